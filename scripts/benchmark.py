@@ -293,9 +293,9 @@ def main(
     if method not in SECTIONS:
         raise typer.BadParameter(f"unknown method {method}: take one of {sorted(SECTIONS)}")
     seconds: Seconds = {}
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if "growth" in wanted:  # First, while this process holds no memory of a device.
-        figures |= growth(dataset, images or 20_000, device)
+        metrics |= growth(dataset, images or 20_000, device)
     if "steps" in wanted:
         settings: Tree = {
             "dataset": dataset,
@@ -304,29 +304,29 @@ def main(
             "data": {"images": images},
             "compute": {"precision": precision},
         }
-        figures |= step_growth(settings)
+        metrics |= step_growth(settings)
         more, shares = steps(settings, repeats)
         seconds |= more
-        figures |= shares
+        metrics |= shares
     if wanted <= _ALONE:
-        report(dataset, device, seconds, figures, json_path)
+        report(dataset, device, seconds, metrics, json_path)
         return
     setting = Setting(dataset, clients, images, device, workers, precision)
     if "step" in wanted:
         more, shares = step(setting, 20)
         seconds |= more
-        figures |= shares
+        metrics |= shares
     if "kmeans" in wanted:
         more, inertias = clustering(setting, repeats)
         seconds |= more
-        figures |= inertias
+        metrics |= inertias
     if "rounds" in wanted:
         seconds |= rounds(setting, repeats)
-    report(f"{dataset}, {len(setting.data):,} images", device, seconds, figures, json_path)
+    report(f"{dataset}, {len(setting.data):,} images", device, seconds, metrics, json_path)
 
 
 def report(
-    title: str, device: str, seconds: Seconds, figures: dict[str, float], json_path: Path | None
+    title: str, device: str, seconds: Seconds, metrics: dict[str, float], json_path: Path | None
 ) -> None:
     """Print a table of times and other numbers, and write them as JSON if a path is given."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -338,11 +338,11 @@ def report(
         spread = [f"{value:.4g}" for value in (medians[name], min(values), max(values))]
         table.add_row(name, *spread, ratio)
     Console().print(table)
-    for name, value in figures.items():
+    for name, value in metrics.items():
         print(f"{name}: {value:.4g}")
     if json_path is not None:
         environment: dict[str, Any] = describe_environment(choose_device(device))
-        content = {"environment": environment, "seconds": seconds, "figures": figures}
+        content = {"environment": environment, "seconds": seconds, "figures": metrics}
         json_path.write_text(json.dumps(content, indent=2))
 
 

@@ -119,11 +119,9 @@ class CuriousServer:
         self.exchanges = [(within_bounds(e) if self.noisy else e).name for e in exchanges]
 
     def sums(self, steps: int) -> Tensor | None:
-        """Return the gradients of the layer and its bias, summed over all clients.
+        """Return the gradients of the layer and its bias, summed over clients; None if one refused.
 
-        Returns:
-            float64 of shape (steps, hidden, d + 1), the bias's in the last column; None if a client
-            has refused.
+        They are float64 of shape (steps, hidden, d + 1), with the bias's in the last column.
         """
         clients = range(len(self.workers))
         try:

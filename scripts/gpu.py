@@ -139,9 +139,9 @@ def contrastive(device: torch.device, small: bool) -> Metrics:
         state, _ = federation.run_round(state, first)
         experiment.evaluator.scores(first, state, memories)
 
-    figures = {"pre-training round of 70,000, s": _median(pretraining, small) * 70_000 / images}
+    metrics = {"pre-training round of 70,000, s": _median(pretraining, small) * 70_000 / images}
     state, _ = federation.run_round(state, first - 1)
-    figures["contrast round of 70,000 with scores, s"] = _median(contrast, small) * 70_000 / images
+    metrics["contrast round of 70,000 with scores, s"] = _median(contrast, small) * 70_000 / images
     model = ContrastiveModel(ConvBackbone((1, 28, 28), (64, 128, 256)), 256, 256, 16).to(device)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     views = torch.rand(2, _CCFC_BATCH, 1, 28, 28, device=device)
@@ -151,8 +151,8 @@ def contrastive(device: torch.device, small: bool) -> Metrics:
         return siamese((p1, p2), (z1, z2))
 
     seconds = _median(partial(_plain_step, model, adam, loss), small)
-    figures["CCFC's step, plain PyTorch, TF32, one client, views/s"] = 2 * _CCFC_BATCH / seconds
-    return figures
+    metrics["CCFC's step, plain PyTorch, TF32, one client, views/s"] = 2 * _CCFC_BATCH / seconds
+    return metrics
 
 
 def synchronised(device: torch.device, small: bool) -> Metrics:
@@ -160,7 +160,7 @@ def synchronised(device: torch.device, small: bool) -> Metrics:
     images = 1_000 if small else 60_000
     few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
     wide: Tree = {"crops": {"widths": [64, 128, 256, 512], "hidden": 1024}}
-    figures = {}
+    metrics = {}
     for name, method, dataset, own in (
         ("Fed-SCAN on MNIST", "fed-scan", "mnist", {}),
         ("Fed-EMP on CIFAR-10", "fed-emp", "cifar10", {}),
@@ -185,8 +185,8 @@ def synchronised(device: torch.device, small: bool) -> Metrics:
 
         scan, crops = config.section(ScanConfig), config.section(CropsConfig)
         each = scan.steps_per_round if method == "fed-scan" else crops.steps_per_round
-        figures[f"{name}, a step with its trips, ms"] = 1e3 * _median(steps, small) / each
-    return figures
+        metrics[f"{name}, a step with its trips, ms"] = 1e3 * _median(steps, small) / each
+    return metrics
 
 
 def commands(small: bool, cifar10: str) -> Metrics:
@@ -203,7 +203,7 @@ def commands(small: bool, cifar10: str) -> Metrics:
     }
     if small:
         wanted = {"cluster --dataset digits, s": ["cluster", "--dataset", "digits"]}
-    figures = {}
+    metrics = {}
     for name, command in wanted.items():
         with subprocess.Popen(  # noqa: S603 - commands of this file
             [sys.executable, "-m", "ccfcpp", *command, "--json"],
@@ -211,12 +211,12 @@ def commands(small: bool, cifar10: str) -> Metrics:
             text=True,
         ) as process:
             began = time.perf_counter()
-            found, _ = process.communicate()
+            output, _ = process.communicate()
             if process.returncode:
                 continue  # such as without the data; stderr has said why
-        figures[name] = time.perf_counter() - began
-        figures[f"{name.removesuffix(', s')}, NMI"] = json.loads(found)["nmi"]
-    return figures
+        metrics[name] = time.perf_counter() - began
+        metrics[f"{name.removesuffix(', s')}, NMI"] = json.loads(output)["nmi"]
+    return metrics
 
 
 def _random_images(count: int, shape: tuple[int, ...], test: int = 0) -> ImageData:
@@ -278,7 +278,7 @@ def main(
         print(run_until(deadline, [*command, "--out", str(place)]))
         return
     chosen = choose_device(device)
-    found: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}
+    results: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}
     parts: list[Callable[[], Metrics]] = [
         partial(mobilenet, chosen, small),
         partial(contrastive, chosen, small),
@@ -287,21 +287,21 @@ def main(
     ]
     for part in parts:
         try:
-            found["figures"] |= part()
+            results["figures"] |= part()
         except Exception:
-            found.setdefault("faults", []).append(traceback.format_exc())
+            results.setdefault("faults", []).append(traceback.format_exc())
         if reason := capture_failure():
-            found["steps that could not be captured"] = reason
-        _write(found, out)
+            results["steps that could not be captured"] = reason
+        _write(results, out)
     if not small:
         tests = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]
         done = subprocess.run(tests, capture_output=True, text=True, check=False)  # noqa: S603
-        found["tests"] = [done.returncode, *(done.stdout + done.stderr).splitlines()[-25:]]
-        _write(found, out)
+        results["tests"] = [done.returncode, *(done.stdout + done.stderr).splitlines()[-25:]]
+        _write(results, out)
 
 
-def _write(found: dict[str, Any], out: Path | None) -> None:
-    text = json.dumps(found, indent=1)
+def _write(results: dict[str, Any], out: Path | None) -> None:
+    text = json.dumps(results, indent=1)
     if out is None:
         print(text)
     else:

@@ -2,8 +2,8 @@
 
 Get the code of Yan et al. first (github.com/Jarvisyan/CCFC-pytorch: ``main.py`` and ``model.py``);
 this script downloads nothing. It patches the code where it would differ: data set and partition are
-ours, k-means has the ten restarts that were scikit-learn's default when the code was written, and
-the numbers of rounds are those of the options.
+ours, k-means has ten initialisations, scikit-learn's default when the code was written, and the
+numbers of rounds are those of the options.
 
 Example:
     python -m scripts.side_by_side ../CCFC-pytorch --out side-by-side --seeds 0 --seeds 1 --seeds 2
@@ -103,7 +103,7 @@ def ours(experiment: ClusteringRun) -> Iterator[Row]:
     for number in range(algorithm.rounds):
         state, report = federation.run_round(state, number)
         row = {"loss": report.figures["loss"]}
-        row |= measure(model.of_other(state.model, experiment.data.values), truth)
+        row |= measure(model.latents_by(state.model, experiment.data.values), truth)
         if algorithm.knows_clusters(state):
             row["own"] = experiment.evaluator.scores(number, state, memories)["nmi"]
         yield row

@@ -36,10 +36,7 @@ TERM = "decorrelation"
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """Return the exchange of a round: types of message and update, and the update's parts.
-
-    ``logs_terms``: whether clients also send their decorrelation terms.
-    """
+    """Return the exchange of a round; if ``logs_terms``, clients also send decorrelation terms."""
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),
@@ -78,13 +75,7 @@ class FederatedClassification(
 ):
     """Algorithm of federated classification: clients train, and the server aggregates, each round.
 
-    Args:
-        config: Configuration of the run.
-        make_model: Builds the network.
-        image_shape: Channels, height and width of an image.
-        classes: Number of classes.
-        population: Number of connected clients.
-        device: Device of the models.
+    ``image_shape`` is (channels, height, width), ``population`` the number of connected clients.
 
     Raises:
         UsageError: The configuration does not fit the network.

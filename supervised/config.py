@@ -99,7 +99,7 @@ class SmallNetwork(ClassifierConfig):
 
 
 class MobileNetwork(ClassifierConfig):
-    """Settings of MobileNetV2."""
+    """Settings of the network MobileNetV2."""
 
     name: Literal["mobilenetv2"] = "mobilenetv2"
     variant: Literal["paper", "code"] = "code"
@@ -147,7 +147,7 @@ class DecorrelationConfig(Section):
 
 
 class NoTerm(DecorrelationConfig):
-    """No decorrelation term."""
+    """Settings without a decorrelation term."""
 
     kind: Literal["none"] = "none"
 

@@ -12,9 +12,9 @@ from ccfcpp.cli.options import From, RunOptions, ShowProfile, continuation_setti
 from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.api import CLUSTERING, has_preset
-from ccfcpp.clustering.auto_settings import settings_in_words
+from ccfcpp.clustering.auto_settings import describe_settings
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.summary_text import judged_rows, sizes_table
+from ccfcpp.clustering.evaluation.summary_text import evaluation_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
@@ -117,7 +117,7 @@ def _notes(config: ClusterConfig) -> list[str]:
     encoder = [f"vectors are those of {name.called}, content hash {content[:12]}"] if name else []
     return [
         *encoder,
-        *([settings_in_words(config)] if by_images else []),
+        *([describe_settings(config)] if by_images else []),
         *(sought if config.fewest_clusters else []),
     ]
 
@@ -142,7 +142,7 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
         **(score_rows(summary) if labelled else {"scores": f"none: the {samples} have no labels"}),
-        **judged_rows(summary),
+        **evaluation_rows(summary),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"
             for title, key in apart.items()

@@ -81,7 +81,7 @@ def predict(
     if min_confidence is not None and not 0 <= min_confidence <= 1:
         raise UsageError(f"--min-confidence {min_confidence} is refused: give a number from 0 to 1")
 
-    from ccfcpp.clustering.confidence import columns_of
+    from ccfcpp.clustering.confidence import table_columns
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns
@@ -96,7 +96,7 @@ def predict(
         console.print(line)
     console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
-    columns = {read.key: read.called, **columns_of(examined)}
+    columns = {read.key: read.called, **table_columns(examined)}
     clusters: list[int] = examined["cluster"].tolist()
     outlier = float(examined["outlier"].median()) if "outlier" in examined else None
     if min_confidence is not None:
@@ -156,7 +156,7 @@ def _read_vectors(
     place: Path, model: Model, config: ClusterConfig, given: Collection[str]
 ) -> VectorData:
     """Read vectors with the columns of the run, or embed photos or texts with its encoder."""
-    from ccfcpp.clustering.setup import check_encoder, encoder_of
+    from ccfcpp.clustering.setup import check_encoder, load_run_encoder
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of
     from ccfcpp.data.open import open_dataset
@@ -169,7 +169,9 @@ def _read_vectors(
     embeds_texts = name is not None and name.takes == "texts" and holds_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
         refuse_program(data.encoder, [data.encoder] if "encoder" in given else [])
-        network = encoder_of(config.model_copy(update={"vectors": vectors}), model.problem.device)
+        network = load_run_encoder(
+            config.model_copy(update={"vectors": vectors}), model.problem.device
+        )
         if network is None and data.encoder_hash is not None:
             raise UsageError(
                 f"the run was on vectors of an encoder, and {place} holds none: give --encoder, "

@@ -20,7 +20,7 @@ from ccfcpp.cli.single_run import describe_protection, size_in_words
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.summary_text import judged_rows
+from ccfcpp.clustering.evaluation.summary_text import evaluation_rows
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import Layers, merge
 from ccfcpp.core.errors import UsageError
@@ -266,7 +266,7 @@ def _print_summary(summary: Summary) -> None:
         if scoring
         else "nobody: no client tells its labels",
         **missing_rows(summary),
-        **judged_rows(summary),
+        **evaluation_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),
     }

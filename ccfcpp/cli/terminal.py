@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.clustering.evaluation.summary_text import scores_over, shortfall
+from ccfcpp.clustering.evaluation.summary_text import missing_clusters_warning, scores_caveat
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.progress import report_progress_to, watch_embedding
@@ -186,7 +186,7 @@ def run_to_end(
         attendance.progress = progress
     with progress, report_progress_to(progress.pace):
         summary = experiment.run(folder, progress, should_stop)
-    if line := shortfall(summary):
+    if line := missing_clusters_warning(summary):
         console.print(line)
     return summary
 
@@ -261,7 +261,7 @@ def score_rows(summary: "Summary") -> dict[str, str]:
     """Format the scores of a summary, by their titles."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
-        title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_over(summary)}"
+        title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_caveat(summary)}"
         for title, key in scores.items()
         if key in summary
     }

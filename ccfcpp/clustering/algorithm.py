@@ -1,4 +1,4 @@
-"""The interface of a clustering system: what it has to define, and what is optional."""
+"""The interface that a clustering system implements."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -16,17 +16,17 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything that the server and each client need to make the algorithm of a run.
+    """Configuration, data shape, number of clusters and device, from which an algorithm is made.
 
     Attributes:
         config: Configuration of the run.
         image_shape: Channels, height and width of an image; (d,) if the data are vectors.
-        clusters: Number of clusters k, or its largest candidate.
-        device: Device of the computation.
-        samples: Images of all clients that take part in the run; 0 if nothing is trained.
+        clusters: Number of clusters k; if k is chosen from the data, its largest candidate.
+        device: Device on which tensors are stored and computed.
+        samples: Number of images of all clients that take part; 0 if nothing is trained.
         fewest: Smallest candidate for k if k is chosen from the data; else 0.
         grows: Whether new clients may join later, with clusters of their own.
-        protected: Whether the server sees only sums over clients, no single client's.
+        protected: Whether the server sees only sums over all clients, not a single client's update.
         noisy: Whether noise is added to sums, so that each exchange spends privacy budget.
     """
 
@@ -46,22 +46,22 @@ class Problem:
         return len(self.image_shape) == 1
 
 
-def most_to_least(found: Tensor, fewest: int) -> list[int]:
-    """Return the candidate numbers of clusters, the one with the most evidence first."""
-    return [fewest + place for place in found.argsort(descending=True, stable=True).tolist()]
+def rank_candidates(evidence: Tensor, fewest: int) -> list[int]:
+    """Return the candidate numbers of clusters, from ``fewest`` on, with most evidence first."""
+    return [fewest + index for index in evidence.argsort(descending=True, stable=True).tolist()]
 
 
-def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
-    """Return the facts on the chosen number of clusters, for a summary.
+def describe_chosen_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
+    """Return the chosen number of clusters, the runner-up and all evidence, for a summary.
 
     Args:
-        evidence: The evidence for each candidate number.
+        evidence: Evidence for each candidate number, of shape (candidates,).
         fewest: Smallest candidate.
         clusters: The chosen number.
     """
     return {
         "clusters": clusters,
-        "clusters_runner_up": most_to_least(evidence, fewest)[1],
+        "clusters_runner_up": rank_candidates(evidence, fewest)[1],
         "clusters_evidence": {str(k): each for k, each in enumerate(evidence.tolist(), fewest)},
     }
 
@@ -71,46 +71,45 @@ class ClusteringState(Protocol):
 
     @property
     def centroids(self) -> Tensor | None:
-        """Global centroids of shape (at most k, dimensions); None before the first ones."""
+        """Global centroids of shape (at most k, dimensions); None before there are any."""
         ...
 
 
-Clustered = TypeVar("Clustered", bound=ClusteringState)
+AnyClusteringState = TypeVar("AnyClusteringState", bound=ClusteringState)
 
 
-class ClusteringAlgorithm(Algorithm[Clustered]):
-    """Base class of algorithms that cluster images.
+class ClusteringAlgorithm(Algorithm[AnyClusteringState]):
+    """Base class of clustering algorithms.
 
-    Besides the rounds it defines how the server's state assigns an image to a cluster. Everything
-    beyond that is optional.
+    A subclass defines the rounds, and how the server's state assigns an image to a cluster. All
+    other methods are optional.
 
     Attributes:
-        by_angle: Whether images belong to the centroid with the highest cosine similarity; else to
-            the nearest one.
-        by_pixels: Whether centroids are means of pixels, so that the mean of a single image reveals
-            it.
-        by_model: Maps a model, and uint8 images (images, channels, height, width), to floats of
-            shape (images, dimensions), by which local models are compared with the global one; None
-            without models.
+        by_angle: Whether an image is assigned to the centroid with the highest cosine similarity;
+            if not, to the nearest centroid.
+        by_pixels: Whether centroids are means of pixels: the mean of one image would reveal it.
+        by_model: Function that maps a model and uint8 images (images, channels, height, width) to
+            representations, floats of shape (images, dimensions), with which local models are
+            compared with the global one; None if the algorithm trains no model.
     """
 
     by_angle: bool = False
     by_pixels: bool = False
     by_model: Callable[[ModelState, Tensor], Tensor] | None = None
 
-    def knows_clusters(self, state: Clustered) -> bool:
-        """Return whether the state has centroids, so that images can be assigned."""
+    def knows_clusters(self, state: AnyClusteringState) -> bool:
+        """Return whether images can be assigned to clusters: whether the state has centroids."""
         return state.centroids is not None
 
-    def centres(self, state: Clustered) -> Tensor | None:
-        """Return the centre of each cluster, of shape (k, dimensions); None before the first."""
+    def centres(self, state: AnyClusteringState) -> Tensor | None:
+        """Return the centre of each cluster, of shape (k, dimensions); None if there are none."""
         return state.centroids
 
     def probabilities(self, known: Any, client: Client) -> Tensor | None:
         """Return the probability of each cluster, or the membership in it, for a client's images.
 
         Args:
-            known: The server's state, or what clients receive at the end (``final_model``).
+            known: The server's state or the final model.
             client: The client whose images are assigned.
 
         Returns:
@@ -119,46 +118,46 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return None
 
     @abstractmethod
-    def assign(self, state: Clustered, client: Client) -> Tensor:
-        """Assign each image of a client to a cluster, int64 of shape (samples,).
+    def assign(self, state: AnyClusteringState, client: Client) -> Tensor:
+        """Return the cluster of each image of a client, int64 of shape (samples,).
 
         Raises:
             FederationError: The state has no centroids.
         """
 
     @abstractmethod
-    def represent(self, state: Clustered, client: Client) -> Tensor | None:
-        """Map a client's images to points in the space of the centroids, by a state or a delivery.
+    def represent(self, state: AnyClusteringState, client: Client) -> Tensor | None:
+        """Map a client's images to points in the centroids' space, by a state or a final model.
 
         Returns:
             Floats of shape (samples, dimensions); None before there are centroids.
         """
 
     @abstractmethod
-    def final_model(self, state: Clustered) -> object:
-        """Return the tensors, as a dataclass, by which clients assign images after the run."""
+    def final_model(self, state: AnyClusteringState) -> object:
+        """Return the model that clients need to assign images after the run: a dataclass."""
 
     @property
     def final_model_type(self) -> type[object]:
-        """The type of what ``final_model`` returns."""
+        """The class of the final model."""
         return self.state_type
 
     def assign_by_model(self, final_model: Any, client: Client) -> Tensor:
-        """Assign each image of a client by a delivery, as ``assign`` does by a state.
+        """Return the cluster of each image of a client under a final model, as ``assign`` does.
 
         Raises:
-            FederationError: The delivery has no centroids.
+            FederationError: The final model has no centroids.
         """
         return self.assign(final_model, client)
 
-    def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
-        """Return pictures of the run by name, each uint8 of shape (height, width, 3)."""
+    def pictures(self, state: AnyClusteringState) -> Mapping[str, Tensor]:
+        """Return RGB pictures to save with the run, by name; uint8 of shape (height, width, 3)."""
         return {}
 
     def describe(self) -> dict[str, object]:
-        """Return facts for the summary that are not in the configuration."""
+        """Return entries for the run's summary that are known before the run."""
         return {}
 
-    def summarize(self, state: Clustered) -> dict[str, object]:
-        """Return facts of the last state for the summary, such as the chosen number of clusters."""
+    def summarize(self, state: AnyClusteringState) -> dict[str, object]:
+        """Return entries for the run's summary from the last state, such as the chosen k."""
         return {}

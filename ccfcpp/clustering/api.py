@@ -1,4 +1,4 @@
-"""Runs of federated clustering, behind ``ccfcpp cluster`` and ``ccfcpp.run``."""
+"""The functions behind ``ccfcpp cluster`` and ``ccfcpp.run``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
 
 
 def has_preset(config: ClusterConfig) -> bool:
-    """Return whether the data set has a preset, so that no setting is chosen by its samples."""
-    named = "/" not in config.dataset and config.data.encoder is None
-    return named and preset_file(f"cluster/{config.dataset}").is_file()
+    """Return whether the data set has a preset; if not, settings depend on the samples."""
+    is_name = "/" not in config.dataset and config.data.encoder is None
+    return is_name and preset_file(f"cluster/{config.dataset}").is_file()
 
 
-def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
+def _choose_settings(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
+    """Load the data and choose settings that suit them; None if the data set has a preset."""
     if has_preset(config):
         return None
     from ccfcpp.clustering.setup import load_data
@@ -44,19 +45,25 @@ def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
     return data, settings
 
 
-def _guesses(config: ClusterConfig) -> list[Tree]:
+def _possible_settings(config: ClusterConfig) -> list[Tree]:
+    """Return settings that may be chosen once the data are known, for several sizes of data."""
     if has_preset(config):
         return []
     if config.data_kind == "vectors":
-        held: Tree = {"partition": {"kind": "folders"}}
-        found = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
-        return [*found, *(merge(each, held) for each in found)]
+        by_client: Tree = {"partition": {"kind": "folders"}}
+        settings = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
+        return [*settings, *(merge(each, by_client) for each in settings)]
     sizes = [(count, (channels, 64, 64)) for count in (100, 10_000, 100_000) for channels in (1, 3)]
     return [fit(*size) for size in sizes for fit in (settings_for, settings_over_a_network)]
 
 
 CLUSTERING = Pipeline(
-    "cluster", ClusterConfig, _run, lambda config: config.method, _suited, _guesses
+    "cluster",
+    ClusterConfig,
+    _run,
+    lambda config: config.method,
+    _choose_settings,
+    _possible_settings,
 )
 run = CLUSTERING.run
 """The function ``ccfcpp.run``."""

@@ -1,7 +1,7 @@
-"""Settings of Fed-SCAN and Fed-EMP for a user's own images, by their size, colour and number.
+"""Settings of Fed-SCAN and Fed-EMP for a user's own images, chosen by size, colour and number.
 
-The values are those of the presets, or between them: the digits' for few images of few pixels,
-MNIST's for many grey ones, CIFAR-10's for many in colour.
+The values are those of presets, or lie between them: of the digits' preset for few small images, of
+MNIST's for many grey images, and of CIFAR-10's for many images in colour.
 """
 
 import math
@@ -15,37 +15,40 @@ from ccfcpp.core.config_layers import merge
 
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK, _STEPS_OF_MANY = 60, 120
-"""Each costs seconds there, and large batches cost nothing but time of the clients. Many images
-take more of them: of MNIST's, 60 steps leave a cluster mixed in some runs."""
+"""Steps of training with clients on other machines, for fewer and for more than ``_MANY`` images.
+Each step takes seconds, so that they are few, with large batches; with 60 steps on MNIST, some runs
+mix the classes of a cluster."""
 _LONG, _COMPONENTS = 32, 20
-"""Length above which a mixture gets principal components of vectors, and their number: the data
-could not determine a full covariance of each cluster."""
+"""Vectors longer than this are reduced to so many principal components for Fed-EM, since the data
+may not determine a full covariance for each cluster."""
 _SMALLEST_FOR_GRADIENTS = 16
-"""Pixels a side: histograms of gradients need cells of some pixels."""
+"""Smallest side in pixels for histograms of gradients, which need cells of several pixels."""
 _SMALLEST_FOR_CROPS, _FEWEST_FOR_CROPS = 24, 1000
-"""Pixels a side and images in colour, from which on Fed-EMP is the system."""
+"""Smallest side in pixels, and fewest images in colour, for which Fed-EMP is chosen."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 _CROP_WIDTHS = (8, 8, 16, 32, 64, 128, 256)
-"""Channels of the last convolutions: the smaller the resolution, the more. Fed-EMP halves once
-less, since a crop is half as wide as the image, and only after two convolutions."""
+"""Channels of the convolutions; a network for small images uses only the last of them. Fed-EMP
+halves the resolution once less, since a crop is half as wide as the image."""
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
-    """Return the system for images, and the settings of Fed-SCAN and Fed-EMP; of vectors, Fed-EM's.
+    """Return settings of Fed-SCAN and Fed-EMP for images, or of Fed-SCAN and Fed-EM for vectors.
+
+    With enough images in colour, they also select Fed-EMP as the system.
 
     Args:
         count: Number of images or vectors.
         shape: Shape of an image (channels, height, width) or of a vector (d,).
-        method: The system to take for images if their number and colour do not decide.
+        method: Name of the system if the images do not select Fed-EMP.
     """
-    settings = _fitted(count, shape, method)
+    settings = _settings_without_method(count, shape, method)
     colour = len(shape) == 3 and shape[0] > 1
     if colour and count >= _FEWEST_FOR_CROPS and min(shape[1:]) >= _SMALLEST_FOR_CROPS:
         settings |= {"method": "fed-emp", "compute": {"precision": "auto"}}
     return settings
 
 
-def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
+def _settings_without_method(count: int, shape: Sequence[int], method: str) -> Tree:
     if len(shape) == 1:
         settings = _settings_for_vectors(count)
         long = shape[0] > _LONG and method == "fed-em"
@@ -53,7 +56,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
-    # Down to four pixels or fewer.
+    # The last convolution has a resolution of four pixels or fewer.
     halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
     batch = min(max(count, 2), _FEW)
     scan: Tree = {
@@ -62,7 +65,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
         "hidden": 128 if few else 256,
         "latent": 128 if few else 256,
         "batch": batch,
-        # Four epochs and more.
+        # At least four epochs.
         "steps": min(max(120, 4 * count // batch), 300),
         "overclustering": 1 if count < _FEW // 4 else 5 if colour and count >= _MANY else 3,
         "neighbours": 5 if few else 50 if colour and count >= _MANY else 10,
@@ -72,7 +75,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
     if colour and side >= _SMALLEST_FOR_GRADIENTS:
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
-    # Four passes and more, 8 crops of each image in each.
+    # At least four epochs, with 8 crops of each image in each.
     crops = {
         "widths": list(_CROP_WIDTHS[-max(4, halvings + 1) :]),
         "steps": min(max(150, count // 50), 1200),
@@ -83,7 +86,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
 
 
 def _settings_for_vectors(count: int) -> Tree:
-    """Return the settings for vectors, with many steps, since networks are small."""
+    """Return the settings of Fed-SCAN for some number of vectors."""
     few = count < _FEW
     batch = min(max(count, 2), _FEW)
     return {
@@ -99,16 +102,17 @@ def _settings_for_vectors(count: int) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """Return settings for fewer and larger steps, with two exchanges for each but the first ones.
+    """Return settings of Fed-SCAN for clients on other machines: fewer steps with larger batches.
 
-    The system stays Fed-SCAN, since Fed-EMP has hundreds of exchanges.
+    The arguments are those of ``settings_for``. Fed-EMP is never selected, since it needs hundreds
+    of exchanges.
     """
-    settings = _fitted(count, shape, "fed-scan")
-    shown = settings["scan"]["steps"] * settings["scan"]["batch"]
+    settings = _settings_without_method(count, shape, "fed-scan")
+    images_in_all_steps = settings["scan"]["steps"] * settings["scan"]["batch"]
     steps = _STEPS_OVER_A_NETWORK if count < _MANY else _STEPS_OF_MANY
     fewer = {
         "steps": steps,
-        "batch": max(2, min(count, -(-shown // steps))),
+        "batch": max(2, min(count, -(-images_in_all_steps // steps))),
         "mine_every": steps // 4,
         "lagged": True,
         "exact_steps": steps // 6,
@@ -116,8 +120,8 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
     return merge(settings, {"scan": fewer})
 
 
-def settings_in_words(config: ClusterConfig) -> str:
-    """Describe the settings that were chosen by the samples."""
+def describe_settings(config: ClusterConfig) -> str:
+    """Return a phrase for users about the settings that depend on their samples."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":
         if config.method == "fed-em":

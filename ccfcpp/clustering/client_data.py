@@ -1,4 +1,4 @@
-"""The samples of each client, including clients that joined later."""
+"""Division of a run's samples among clients, including clients that joined later."""
 
 from pathlib import Path
 
@@ -28,29 +28,29 @@ from ccfcpp.runs.run import Holdings
 
 
 def make_client(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
-    """Return a client that holds the samples with given indices."""
+    """Return a client that holds the samples with the given indices, an int64 tensor."""
     return Client(number, name, take_rows(data.values, samples.to(data.values.device)))
 
 
 def divide(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:
-    """Divide a run's samples among its clients, and add those of clients that joined later.
+    """Divide a run's samples among its clients, and add the samples of clients that joined later.
 
     Raises:
-        UsageError: The partition does not fit the samples, or new clients' samples cannot be read
-            or have another shape.
+        UsageError: The partition does not fit the samples, or the samples of new clients cannot be
+            read or differ in shape.
     """
     parts = partition(config, data, randomness)
     names = [f"client {number}" for number in range(len(parts))]
     if config.partition.kind == "folders":
         names = list(data.owner_names)
-    held = Holdings[AnyData](data, parts, names)
-    for place in config.data.newcomers:
-        held = _with_newcomers(config, held, place)
-    return held
+    holdings = Holdings[AnyData](data, parts, names)
+    for path in config.data.newcomers:
+        holdings = _add_newcomers(config, holdings, path)
+    return holdings
 
 
 def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> list[Tensor]:
-    """Return the indices of each client's samples.
+    """Return the indices of each client's samples, int64, by the configured partition.
 
     Raises:
         UsageError: The partition needs labels, folders or a number of clients that are missing.
@@ -82,7 +82,7 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
             "--client-column for a table that names them"
         )
     check_clients(len(data), clients, data.unit)
-    # Shares at random need no labels.
+    # A random division needs no labels.
     unlabelled = data.labels is None and isinstance(choice, SkewPartition) and choice.p == 0
     if choice.kind == "iid" or unlabelled:
         return iid_partition(len(data), clients, randomness)
@@ -108,36 +108,38 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     )
 
 
-def _with_newcomers(
-    config: ClusterConfig, held: Holdings[AnyData], place: str
+def _add_newcomers(
+    config: ClusterConfig, holdings: Holdings[AnyData], path: str
 ) -> Holdings[AnyData]:
-    stem = tidy(Path(place).expanduser().resolve().stem)
-    data = _newcomers(config, held.data, place)
+    """Read the samples of new clients from a path, and append them under unique client names."""
+    stem = tidy(Path(path).expanduser().resolve().stem)
+    data = _read_newcomers(config, holdings.data, path)
     parts, names = [torch.arange(len(data))], [stem]
     if data.owners is not None:
         parts = owner_partition(data.owners, len(data.owner_names))
         names = list(data.owner_names)
-    called = [*held.names]
+    all_names = [*holdings.names]
     for name in names:
-        while canonical(name) in map(canonical, called):
+        while canonical(name) in map(canonical, all_names):
             name = f"{stem}/{name}"
-        called.append(name)
-    later = [part + len(held.data) for part in parts]
-    return Holdings(join_samples(held.data, data, stem), [*held.parts, *later], called)
+        all_names.append(name)
+    new_parts = [part + len(holdings.data) for part in parts]
+    samples = join_samples(holdings.data, data, stem)
+    return Holdings(samples, [*holdings.parts, *new_parts], all_names)
 
 
-def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
-    """Read new clients' samples: a client for each folder or file of vectors, or a single one."""
+def _read_newcomers(config: ClusterConfig, known: AnyData, place: str) -> AnyData:
+    """Read new samples like the known ones; each folder, or file of vectors, becomes a client."""
     by_client, shape, columns = config.partition.kind == "folders", None, tuple[str, ...]()
-    if isinstance(held, ImageData):
+    if isinstance(known, ImageData):
         path = Path(place).expanduser()
         by_client = path.is_dir() and any(
             each.is_dir() and not is_hidden(each.name) for each in path.iterdir()
         )
-        channels, height, width = held.images.shape[1:]
+        channels, height, width = known.images.shape[1:]
         shape = channels, height, width
     else:
-        columns = held.columns
+        columns = known.columns
     return open_dataset(
         place,
         data=config.data,

@@ -1,4 +1,4 @@
-"""Confidence in the assignment of images to clusters, if a system provides it."""
+"""Confidence in each image's cluster: its probability, its distance and its outlier factor."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,38 +9,38 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.mahalanobis import Typical
+from ccfcpp.clustering.mahalanobis import SampleDistribution
 from ccfcpp.core.metrics import distances_to_centroids
 from ccfcpp.engine.client import Client
 
 _AT_A_TIME = 1 << 16
 
-_TOLD = ("probability", "distance", "outlier")
+_MEASURES = ("probability", "distance", "outlier")
 """Measures of an image, in the order of a table's columns."""
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """A tensor of shape (samples,) as a column of a table: Python's numbers, floats of six digits.
+class NumberColumn:
+    """Table column that yields the elements of a 1-d tensor as numbers, floats with six digits.
 
-    Numbers are made one by one as they are read, since those of many samples would fill the memory.
+    Numbers are converted while they are read, to save memory.
     """
 
     values: Tensor
 
     def __iter__(self) -> Iterator[float]:
-        for part in torch.split(self.values, _AT_A_TIME):
-            for number in part.tolist():
+        for block in torch.split(self.values, _AT_A_TIME):
+            for number in block.tolist():
                 yield float(f"{number:.6g}") if isinstance(number, float) else number
 
 
-def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
+def table_columns(tensors: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
     """Return tensors of shape (samples,) as columns of a table."""
-    return {name: Numbers(own) for name, own in found.items()}
+    return {name: NumberColumn(values) for name, values in tensors.items()}
 
 
-def judged_points(points: Tensor, by_angle: bool) -> Tensor:
-    """Scale points (samples, d) to unit length if the system assigns by cosine similarity."""
+def scale_for_distances(points: Tensor, by_angle: bool) -> Tensor:
+    """Return points (samples, d) as distances need them: of unit length if ``by_angle``."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
 
@@ -49,41 +49,41 @@ def confidence(
     known: Any,
     client: Client,
     clusters: Tensor,
-    typical: Typical | None = None,
+    typical: SampleDistribution | None = None,
 ) -> dict[str, Tensor]:
-    """Return how confident a system is in the clusters of a client's images.
+    """Return measures of confidence in the clusters of a client's images.
 
     Args:
-        algorithm: The system.
-        known: The server's state, or what clients receive after the run.
+        algorithm: The clustering system.
+        known: The server's state or the final model.
         client: The client whose images are assigned.
         clusters: The cluster of each image, int64 of shape (samples,).
         typical: Distribution of the run's images, if it is known.
 
     Returns:
-        Floats of shape (samples,) on the CPU, each only where it is known: ``probability`` of the
-        cluster, by the system or else by ``Typical.probabilities``; ``distance`` to its centre,
-        Euclidean or in degrees; and ``outlier``, the distance of the image from its cluster in
-        units of the usual one (``Typical.distances``).
+        Floats of shape (samples,) on the CPU, each only if it is known: ``probability`` of the
+        cluster, by the system or else by ``SampleDistribution.probabilities``; ``distance`` to the
+        cluster's centre, Euclidean or in degrees; and ``outlier``, the Mahalanobis distance to the
+        cluster's mean, where 1 is usual (``SampleDistribution.distances``).
     """
-    found = dict[str, Tensor]()
+    measures = dict[str, Tensor]()
     probabilities = algorithm.probabilities(known, client)
     centres = algorithm.centres(known) if hasattr(known, "centroids") else None
-    asked = centres is not None or typical is not None
-    points = algorithm.represent(known, client) if asked else None
+    needs_points = centres is not None or typical is not None
+    points = algorithm.represent(known, client) if needs_points else None
     if points is not None:
         own = clusters.to(points.device)
         if centres is not None:
-            apart = distances_to_centroids(
+            to_centre = distances_to_centroids(
                 points, own, centres.to(points.device), algorithm.by_angle
             )
-            found["distance"] = apart.to(points.dtype)
+            measures["distance"] = to_centre.to(points.dtype)
         if typical is not None:
-            where = judged_points(points, algorithm.by_angle)
-            found["outlier"] = typical.distances(where, own)
+            scaled = scale_for_distances(points, algorithm.by_angle)
+            measures["outlier"] = typical.distances(scaled, own)
             if probabilities is None:
-                probabilities = typical.probabilities(where)
+                probabilities = typical.probabilities(scaled)
     if probabilities is not None:
         own = clusters.to(probabilities.device)
-        found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1)
-    return {name: found[name].cpu() for name in _TOLD if name in found}
+        measures["probability"] = probabilities.gather(1, own[:, None]).squeeze(1)
+    return {name: measures[name].cpu() for name in _MEASURES if name in measures}

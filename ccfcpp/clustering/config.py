@@ -1,4 +1,4 @@
-"""The configuration of ``ccfcpp cluster``."""
+"""Settings of ``ccfcpp cluster``."""
 
 import re
 from collections.abc import Mapping
@@ -31,17 +31,17 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 
 AUTO = "auto"
-"""The number of clusters is chosen from the data."""
+"""Value of ``clusters`` with which the number of clusters is chosen from the data."""
 
 _FEWEST, _MOST = 2, 30
-"""Numbers of clusters that ``auto`` may find."""
+"""Smallest and largest number of clusters that ``auto`` may choose."""
 
 _SAMPLES_EACH = 20
 """Samples that ``auto`` needs for each candidate number of clusters."""
 
 
-def _clusters(value: object) -> object:
-    """Parse ``clusters``: a number, a range such as ``5-30``, or ``auto``."""
+def _parse_clusters(value: object) -> object:
+    """Parse the setting ``clusters``: a number, a range such as ``5-30``, or ``auto``."""
     if value is None:
         return None
     text = str(value).strip()
@@ -49,8 +49,8 @@ def _clusters(value: object) -> object:
         return text
     if re.fullmatch("0*[1-9][0-9]{0,5}", text):
         return int(text)
-    if found := re.fullmatch("([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text):
-        fewest, most = map(int, found.groups())
+    if bounds := re.fullmatch("([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text):
+        fewest, most = map(int, bounds.groups())
         if 2 <= fewest < most:
             return text
     raise UsageError(
@@ -60,62 +60,64 @@ def _clusters(value: object) -> object:
     )
 
 
-def _encoder(value: str | None) -> str | None:
-    """Check the name of an encoder, which need not be installed on this machine."""
+def _check_encoder_name(value: str | None) -> str | None:
+    """Check that an encoder's name is well-formed; it need not be installed on this machine."""
     if value is not None:
         EncoderName.parse(value)
     return value
 
 
 class ClusterDataConfig(DataConfig):
-    """The data set of a run, and how many of its images are used."""
+    """Settings of the data set of a run: how it is read, and how many of its images are used."""
 
     images: Positive | None = None
-    """Use only so many images, drawn at random, alike for every seed."""
+    """Number of images to use, drawn at random; the same ones for every seed."""
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Use a part of these images in which the largest class has this many times the images of the
-    smallest: sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
+    """Ratio of the largest class to the smallest in the images to use: class sizes fall
+    geometrically. 1: all images. They are the same ones for every seed."""
     encoder: Annotated[
-        str | None, AfterValidator(_encoder), Affects("what makes vectors of images or texts")
+        str | None,
+        AfterValidator(_check_encoder_name),
+        Affects("what makes vectors of images or texts"),
     ] = None
-    """Pre-trained encoder that makes vectors of photos or texts where they lie:
+    """Pre-trained encoder that turns photos or texts into vectors at each client:
     ``torchvision:NAME`` or ``timm:NAME``, maybe ``@FILE.safetensors``;
-    ``sentence-transformers:NAME`` or its folder; ``FILE.onnx`` or ``.pt``. From there on the data
-    are vectors."""
+    ``sentence-transformers:NAME`` or its folder; ``FILE.onnx`` or ``.pt``. The system then
+    clusters these vectors."""
     encoder_hash: Annotated[
         str | None, Field(pattern="^[0-9a-f]{64}$"), Affects("which encoder is refused")
     ] = None
-    """The encoder's content hash; a run remembers it, and refuses another encoder."""
+    """The encoder's content hash, which a run saves so that it refuses another encoder."""
 
     newcomers: Annotated[tuple[str, ...], Affects("who takes part")] = ()
-    """More images or vectors, of clients that came later: of each of these folders every folder is
-    a client, or the whole if it has none; of a folder of vectors every file."""
+    """Folders with images or vectors of clients that came later. Each subfolder, or file of
+    vectors, is a client; a folder of images without subfolders is a single client."""
 
     @property
     def encoder_name(self) -> EncoderName | None:
-        """The encoder's name; None without one."""
+        """The parsed name of the encoder; None without one."""
         return None if self.encoder is None else EncoderName.parse(self.encoder)
 
 
 class SkewPartition(PartitionConfig):
-    """The CCFC++ paper's p-skew."""
+    """Settings of the label-skew partition of the CCFC++ paper, with its degree p."""
 
     kind: Literal["skew"] = "skew"
     p: Share = 0.0
-    """Degree of skew: 0 gives shares at random, 1 one class a client."""
+    """Degree of skew: 0 divides samples at random, 1 gives each client a single class."""
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew."""
+        """The degree of skew by name, for the summary."""
         return {"p": self.p}
 
 
 class PlainPartition(PartitionConfig):
-    """A partition without a degree."""
+    """Settings of a partition that has no degree of skew."""
 
     kind: Literal["iid", "folders"] = "iid"
-    """``iid``: at random; ``folders``: each folder is a client, and of vectors each file, or each
-    name in ``vectors.client_column``."""
+    """``iid``: at random; ``folders``: each folder is a client; for vectors, each file, or each
+    name in the column ``vectors.client_column``."""
 
 
 AnyPartition = Annotated[
@@ -125,16 +127,16 @@ AnyPartition = Annotated[
 
 
 class ClusterConfig(RunConfig):
-    """The configuration of ``ccfcpp cluster``, without the sections of single methods."""
+    """Settings of ``ccfcpp cluster``, without the sections that only some systems have."""
 
     method: str = "ccfc++"
-    """System that clusters. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
+    """Name of the clustering system. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
     preset: Annotated[Literal["default", "published"], Affects("other settings")] = "default"
-    """``default``: what does best here; ``published``: CCFC and CCFC++ with the phases of their
-    papers and code, which is what stands beside published values."""
-    clusters: Annotated[int | str | None, BeforeValidator(_clusters)] = None
-    """Number of clusters k; by default that of the classes. ``auto`` or a range such as
-    ``5-30``, where nobody knows it: it is found from what clients send, and never by labels."""
+    """``default``: the settings with the best results here; ``published``: CCFC and CCFC++ with the
+    phases of their papers and code, for comparison with published values."""
+    clusters: Annotated[int | str | None, BeforeValidator(_parse_clusters)] = None
+    """Number of clusters k; by default the number of classes. With ``auto`` or a range such as
+    ``5-30``, it is chosen from what clients send, and never by labels."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: AnyPartition = SkewPartition()
     vectors: VectorsConfig = VectorsConfig()
@@ -144,7 +146,7 @@ class ClusterConfig(RunConfig):
 
     @property
     def data_kind(self) -> DataKind | None:
-        """The kind of data that the run clusters; None if it is unknown."""
+        """Whether the data are images or vectors; None if it is unknown."""
         if self.dataset in DATASETS and self.data.encoder is None:
             return "images"  # a name wins over a file of the same name
         return kind_of(self.dataset, self.data.encoder)
@@ -158,22 +160,22 @@ class ClusterConfig(RunConfig):
 
     @property
     def grows(self) -> bool:
-        """Whether clients that join later may bring clusters, whose centres they send."""
+        """Whether clients that join later may add clusters, whose centres they send."""
         return bool(self.data.newcomers) and not self.privacy.is_on
 
     def most_clusters(self, samples: int, classes: int, unit: str = "image") -> int:
-        """Return the number of clusters k for some samples, or its largest candidate.
+        """Return the number of clusters k for some data, or its largest candidate.
 
         Args:
             samples: Number of samples.
-            classes: Number of their classes; 0 if it is not known.
-            unit: Word for a sample, for messages.
+            classes: Number of classes; 0 if it is not known.
+            unit: Word for a sample in error messages.
 
         Returns:
-            k; 0 if neither it nor the number of classes is known.
+            k; 0 if neither k nor the number of classes is known.
 
         Raises:
-            UsageError: There are fewer samples.
+            UsageError: There are fewer samples than clusters.
         """
         if self.clusters == AUTO:
             most = min(_MOST, samples // _SAMPLES_EACH)
@@ -193,7 +195,7 @@ class ClusterConfig(RunConfig):
         return most
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect besides those of other sections, too."""
+        """Yield the settings that have no effect in this configuration, with what they need."""
         yield from super().unused()
         if self.partition.kind != "folders":
             yield "vectors.client_column", [require("partition.kind", "folders")]
@@ -204,7 +206,7 @@ class ClusterConfig(RunConfig):
                 yield f"vectors.{name}", ["a dataset of vectors"]
 
     @model_validator(mode="after")
-    def _number_is_found(self) -> Self:
+    def _check_choice_of_clusters(self) -> Self:
         if self.fewest_clusters and not METHODS[self.method].counts(self):
             raise UsageError(
                 KeyValue("clusters", self.clusters),
@@ -217,7 +219,7 @@ class ClusterConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return a system's keys for rounds and steps, empty if the number is fixed."""
+        """Return the dotted keys of a system's rounds and of the steps in a round; "" if fixed."""
         name = str(tree.get("method"))
         system = METHODS[name if name in METHODS else str(cls.model_fields["method"].default)]
         return system.rounds, system.round_steps

@@ -1,8 +1,8 @@
-"""Clustering by a loss over two views of each image, in synchronised steps.
+"""Contrastive clustering: a loss over two augmented views of each image, in synchronised steps.
 
-A system of this kind is a network and a loss: the loss is a program of a step
-(``ccfcpp.models.pooled``), so that it is over the images of all clients. After the steps of a
-round, steps of Lloyd's k-means move the centroids of the latents. Only sums leave a client.
+Such a system consists of a network and a loss (a ``Program`` of ``ccfcpp.models.pooled``), which is
+computed over the images of all clients. After the training steps of a round, steps of Lloyd's
+k-means move the centroids in latent space. Clients send only sums.
 """
 
 from abc import abstractmethod
@@ -39,15 +39,15 @@ from ccfcpp.models.state import random_state
 
 
 class ContrastiveConfig(Section):
-    """Rounds and steps; a system derives its own section, with the settings of its loss."""
+    """Settings of rounds and steps; a system adds the settings of its loss in a subclass."""
 
     rounds: Positive = 12
     steps: Positive = 10
-    """Steps of a round."""
+    """Training steps in a round."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 256
-    """Images of all clients that take part in a step."""
+    """Number of images in a step, over all clients."""
     learning_rate: PositiveNumber = 2e-3
-    """Adam's rate in the first step; it falls along a cosine to 0."""
+    """Adam's learning rate in the first step; it decays to 0 along a cosine."""
     lloyd_steps: Positive = 2
     """Steps of Lloyd's k-means in a round."""
 
@@ -62,7 +62,7 @@ LLOYD = Exchange(
 
 
 class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
-    """Base class of systems with a network and a loss over two views of each image."""
+    """Base class of systems with a network and a loss over two augmented views of each image."""
 
     state_type = EncoderState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig
@@ -86,14 +86,14 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def network(self) -> nn.Module:
-        """Build the network: images (batch, channels, height, width) to latents (batch, d)."""
+        """Build the network, which maps images (batch, channels, height, width) to (batch, d)."""
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
         """Return the loss on pairs of views, of shape (images, 2, channels, height, width)."""
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """Return random weights, and centroids drawn from a normal distribution."""
+        """Return random network weights, and centroids drawn from a normal distribution."""
         device = self.problem.device
         model = random_state(self.network, randomness.generator("model"), device)
         few = torch.zeros(2, *self.problem.image_shape, device=device)
@@ -102,7 +102,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return EncoderState(model, 0, drawn.to(device), self.descent.begin(model))
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
-        """Return the exchanges of a round: steps, then steps of Lloyd's k-means."""
+        """Return the exchanges of a round: training steps, then steps of Lloyd's k-means."""
         steps, all_steps = self.config.steps, self.config.steps * self.rounds
         works: list[AnyServerWork] = []
         works += self.descent.server_works(
@@ -111,7 +111,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: steps, and sums for k-means."""
+        """Return the clients' work: training steps, and sums for k-means."""
         lloyd = SumMembers(LLOYD, self._members, context)
         steps = self.descent.client_works(self, context.bounding, context.least, context.alone)
         return ClientSide.of(*steps, lloyd)
@@ -122,19 +122,19 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Draw two views of each image of a step's batch."""
+        """Draw two views of each image in a step's batch; None if the batch is empty."""
         views = []
         for turn in turns:
             source = randomness.of_client(turn.client.id).generator(f"views {known.version}")
             images = turn.client.images[turn.chosen].repeat_interleave(2, dim=0)
             views.append(self.views.render(images, self.views.draw(len(images), source)))
-        shown = torch.cat(views)
-        pairs = shown.view(-1, 2, *shown.shape[1:])
+        images = torch.cat(views)
+        pairs = images.view(-1, 2, *images.shape[1:])
         network = self.space.load(known)
         return Batch(partial(self.program, network), (pairs,)) if len(pairs) else None
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
-        """Return latents, of shape (samples, d)."""
+        """Return the latents of a client's images, floats of shape (samples, d)."""
         return self.space.latents(state, client)
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:

@@ -1,4 +1,4 @@
-"""Federated clustering with scikit-learn's interface, for images or vectors in memory."""
+"""scikit-learn estimator for federated clustering of images or vectors in memory."""
 
 import json
 import warnings
@@ -24,7 +24,7 @@ from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.mahalanobis import saved, split_model
+from ccfcpp.clustering.mahalanobis import model_tensors, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
@@ -51,10 +51,10 @@ Samples = Any
 
 
 def _is_soft(estimator: "FederatedClustering") -> bool:
-    """Return whether the system has probabilities or memberships."""
+    """Return whether the estimator's system has probabilities or memberships."""
     problem = getattr(estimator, "_problem", None)
     method = estimator.method if problem is None else problem.config.method
-    # ``auto`` becomes a system only when the data are known.
+    # What ``auto`` stands for is unknown before the data are.
     return method not in METHODS or METHODS[method].soft
 
 
@@ -74,26 +74,26 @@ class FederatedClustering(
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to choose it from the
             data, for Fed-SCAN, Fed-EMP, CCFC and CCFC++ after neighbours, Fed-KM, Fed-FCM and
             Fed-EM.
-        method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-EMP for
-            1,000 images in colour and more, Fed-SCAN for others, and Fed-EM for vectors, with
+        method: Name of a system, as in ``ccfcpp cluster --method``; ``auto``: Fed-EMP for
+            1,000 or more images in colour, Fed-SCAN for other images, and Fed-EM for vectors, with
             20 principal components if they are longer than 32.
-        random_state: Seed of all random numbers; a generator draws one, and None a new one for
-            each fit.
+        random_state: Seed of all random numbers. With a ``RandomState``, each fit draws a seed from
+            it; with None, each fit has a new seed.
         device: ``auto``, ``cpu`` or ``cuda``.
         encoder: Name of a pre-trained encoder for images or texts, as ``ccfcpp cluster
             --encoder`` takes it, such as ``torchvision:resnet50``; None without one.
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``. They override the
-            settings that ``ccfcpp cluster`` chooses by the size and number of your own data.
+            settings that are otherwise chosen by the shape and number of the samples.
         verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
         n_clusters_: Number of clusters, as given or chosen.
         labels_: Cluster of each sample, int64 of shape (n_samples,).
-        cluster_centers_: Global centroids of shape (n_clusters_, dimensions): in the latent space,
-            in that of the pixels, or in that of the vectors as the clients prepare them.
+        cluster_centers_: Global centroids of shape (n_clusters_, dimensions): in latent space,
+            pixel space, or the space of the vectors after preprocessing.
         n_iter_: Number of rounds.
-        n_features_in_: Length of a vector; missing for images.
+        n_features_in_: Length of a vector; not set for images.
         feature_names_in_: Names of a data frame's columns, if all are strings.
 
     Example:
@@ -145,41 +145,41 @@ class FederatedClustering(
         *,
         clients: Names | None = None,
     ) -> Self:
-        """Learn centroids, and an encoder if the system has one.
+        """Train the system over the clients, and cluster X.
 
         Args:
             X: Images or vectors.
             y: Ignored; present for scikit-learn's conventions.
-            clients: Integer or string of shape (n,): which client holds each sample. None: one
+            clients: Client that holds each sample, integers or strings of shape (n,). None: one
                 client holds all.
 
         Raises:
-            UsageError: The arrays or the settings do not fit.
+            UsageError: X, ``clients`` or a setting is not valid, or they do not fit each other.
         """
-        clusters = _checked_clusters(self.n_clusters)
-        data = self._data(X, reset=True)
+        clusters = _check_n_clusters(self.n_clusters)
+        data = self._check_samples(X, reset=True)
         source = "./vectors.npy" if data.unit == "vector" else "./images"
         fixed = {"clusters": clusters, "partition": {"kind": "folders"}}
         method = _FOR_VECTORS if self.method == AUTO else self.method
         suited = settings_for(len(data), data.values.shape[1:], method)
         if isinstance(data, VectorData) and data.encoder:
-            encoded_by = {"encoder": self.encoder, "encoder_hash": data.encoder}
-            suited = merge(suited, {"data": encoded_by})
+            encoder = {"encoder": self.encoder, "encoder_hash": data.encoder}
+            suited = merge(suited, {"data": encoder})
         run = self._run(CLUSTERING, data, clients, fixed, suited, source)
         state, self.n_iter_ = run.train(self.verbose)
-        told, _ = run.run_epilogue(run.federation(), state)
+        evaluation, _ = run.run_epilogue(run.federation(), state)
         algorithm = run.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
-        typical = told.typical if told else None
-        self._tensors = saved(pack(algorithm.final_model(state)), typical)
+        typical = evaluation.typical if evaluation else None
+        self._tensors = model_tensors(pack(algorithm.final_model(state)), typical)
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
-        found, fewest = len(np.unique(self.labels_)), self._problem.fewest
-        if found < (max(fewest, self.n_clusters_) if fewest else self._problem.clusters):
+        distinct, fewest = len(np.unique(self.labels_)), self._problem.fewest
+        if distinct < (max(fewest, self.n_clusters_) if fewest else self._problem.clusters):
             warnings.warn(
-                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"Number of distinct clusters ({distinct}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -194,28 +194,28 @@ class FederatedClustering(
             NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
-        labels: NDArray[np.int64] = self._model.assign(self._data(X).values).numpy()
+        labels: NDArray[np.int64] = self._model.assign(self._check_samples(X).values).numpy()
         return labels
 
     @available_if(_is_soft)  # type: ignore[untyped-decorator] # no types there
     def predict_proba(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
         """Return the probability of each cluster for each sample, of shape (n, k); rows sum to 1.
 
-        Fed-EM has posterior probabilities, Fed-FCM memberships, Fed-SCAN the network's predictions;
-        other systems have no such method.
+        They are posterior probabilities in Fed-EM, memberships in Fed-FCM, and the network's
+        predictions in Fed-SCAN; estimators with other systems do not have this method.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``.
             NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
-        found = self._model.probabilities(self._data(X).values)
-        assert found is not None  # as the system says
-        shares: NDArray[np.floating] = found.numpy()
-        return shares
+        tensor = self._model.probabilities(self._check_samples(X).values)
+        assert tensor is not None  # by _is_soft
+        probabilities: NDArray[np.floating] = tensor.numpy()
+        return probabilities
 
     def transform(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """Return the distance of each sample from each centroid, of shape (n, k).
+        """Return the distance of each sample to each centroid, of shape (n, k).
 
         It is Euclidean, or 1 − cos for systems that assign by cosine similarity.
 
@@ -226,7 +226,7 @@ class FederatedClustering(
         check_is_fitted(self)
         model = self._model
         points = model.algorithm.represent(
-            model.final_model, model.make_client(self._data(X).values)
+            model.final_model, model.make_client(self._check_samples(X).values)
         )
         distances: NDArray[np.floating] = _distances(
             required_centroids(points).cpu(),
@@ -236,7 +236,7 @@ class FederatedClustering(
         return distances
 
     def score(self, X: Samples, y: object = None) -> float:  # noqa: N803
-        """Return minus the sum of squared distances to the nearest centroids, as ``KMeans.score``.
+        """Return minus the sum of squared distances to the nearest centroids, as in KMeans.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``.
@@ -245,9 +245,9 @@ class FederatedClustering(
         return -float(np.square(self.transform(X).min(axis=1)).sum())
 
     def outlier_factor(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """Return the distance of each sample from its cluster, of shape (n,), where 1 is usual.
+        """Return how far each sample is from its cluster, of shape (n,); 1 is the RMS in ``fit``.
 
-        It is the Mahalanobis distance from the cluster's mean, with one covariance for all clusters
+        It is the Mahalanobis distance to the cluster's mean, with one covariance for all clusters
         (``ccfcpp.clustering.mahalanobis``), over its root mean square among the samples of ``fit``.
 
         Raises:
@@ -257,14 +257,14 @@ class FederatedClustering(
             NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
-        found = self._model.examine(self._data(X).values)
-        if "outlier" not in found:
+        measures = self._model.examine(self._check_samples(X).values)
+        if "outlier" not in measures:
             raise UsageError("this model does not know what is usual: see outlier_factor's help")
-        factors: NDArray[np.floating] = found["outlier"].numpy()
+        factors: NDArray[np.floating] = measures["outlier"].numpy()
         return factors
 
     def save(self, path: str | Path) -> None:
-        """Save a fitted model in a new folder, which ``ccfcpp predict`` takes, too.
+        """Save the fitted estimator in a new folder, which ``ccfcpp predict`` also accepts.
 
         The folder contains no samples and no executable code.
 
@@ -279,7 +279,7 @@ class FederatedClustering(
         if not isinstance(self.random_state, int | None):
             parameters["random_state"] = None
         try:
-            told = json.dumps({"parameters": parameters, "n_iter": self.n_iter_})
+            header = json.dumps({"parameters": parameters, "n_iter": self.n_iter_})
         except TypeError as error:
             raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
@@ -291,28 +291,28 @@ class FederatedClustering(
             "labels": torch.from_numpy(self.labels_),
             "centres": torch.from_numpy(self.cluster_centers_),
         }
-        save_tensors(paths.path / _FITTED, fitted, {_HEADER: told})
+        save_tensors(paths.path / _FITTED, fitted, {_HEADER: header})
 
     @classmethod
     def load(cls, path: str | Path, encoder: str | None = None) -> Self:
-        """Load a model that ``save`` has saved.
+        """Load an estimator that ``save`` has written.
 
         Args:
             path: The folder.
             encoder: Name of the encoder on this machine; None if it is the same as in ``fit``.
 
         Raises:
-            UsageError: There is no such model, it cannot be read, or its encoder is a program,
-                which must be named here.
+            UsageError: The folder holds no saved estimator, it cannot be read, or its encoder is an
+                executable program and ``encoder`` does not name it.
         """
         place = Path(path)
         try:
             tensors, header = read_tensors(place / _FITTED)
-            told = json.loads(header[_HEADER])
+            saved = json.loads(header[_HEADER])
             labels, centres = tensors["labels"], tensors["centres"]
-            parameters, iterations = dict(told["parameters"]), int(told["n_iter"])
-            known = parameters.get("encoder")
-            estimator = cls(**parameters | {"encoder": encoder or known})
+            parameters, iterations = dict(saved["parameters"]), int(saved["n_iter"])
+            saved_encoder = parameters.get("encoder")
+            estimator = cls(**parameters | {"encoder": encoder or saved_encoder})
             estimator.n_iter_ = iterations
         except (OSError, TypeError, LookupError, ValueError) as error:
             raise UsageError(
@@ -321,7 +321,7 @@ class FederatedClustering(
         refuse_program(estimator.encoder, [encoder])
         model = load_model(place, estimator.device)
         estimator._problem = model.problem
-        estimator._tensors = saved(pack(model.final_model), model.typical)
+        estimator._tensors = model_tensors(pack(model.final_model), model.typical)
         estimator.labels_, estimator.cluster_centers_ = labels.numpy(), centres.numpy()
         estimator.n_clusters_ = estimator._n_features_out = len(centres)
         if model.problem.has_vectors:
@@ -332,20 +332,20 @@ class FederatedClustering(
 
     @property
     def _model(self) -> Model:
-        # Made again: an algorithm may hold arrays of the samples, and a fitted model must not.
+        # Not stored: an algorithm may hold arrays of the samples, which must not be pickled.
         algorithm = make_algorithm(self._problem)
         tensors, typical = split_model(self._tensors)
         final_model = unpack(algorithm.final_model_type, tensors)
         return Model(self._problem, algorithm, final_model, typical=typical)
 
-    def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
-        """Check samples; those for a fitted model must have its shape."""
+    def _check_samples(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
+        """Validate and convert samples; unless ``reset``, their shape must be that of ``fit``."""
         if self.encoder is not None:
-            return self._embedded(X, self.encoder, reset)
+            return self._embed(X, self.encoder, reset)
         if not sparse.issparse(X) and not hasattr(X, "columns"):
             X = X if hasattr(X, "dtype") else np.asarray(X)  # noqa: N806
             if np.ndim(X) > 2:
-                return self._checked_images(np.asarray(X), reset)
+                return self._check_images(np.asarray(X), reset)
         if not reset and not self._problem.has_vectors:
             raise UsageError("the model was fitted to images: give uint8 images")
         fills = unflatten(self.settings or {}).get("vectors", {}).get("missing") == "mean"
@@ -366,8 +366,8 @@ class FederatedClustering(
         find_vector_columns("X", Roles(), known, names)
         return replace(data, notes=tuple(warn_of_row_numbers("X", known, dense)))
 
-    def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
-        """Embed images or texts as vectors, for a fitted model by its encoder."""
+    def _embed(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
+        """Embed images or texts; unless ``reset``, the encoder must be that of ``fit``."""
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.data.encoding import embed_images, embed_texts
 
@@ -383,7 +383,7 @@ class FederatedClustering(
             raise UsageError(f"{loaded.name.called} takes texts: give X as a list of strings")
         return VectorData("texts", embed_texts(texts, loaded), encoder=loaded.hash)
 
-    def _checked_images(self, images: NDArray[Any], reset: bool) -> AnyData:
+    def _check_images(self, images: NDArray[Any], reset: bool) -> AnyData:
         if reset:
             for name in ("n_features_in_", "feature_names_in_"):
                 if hasattr(self, name):
@@ -399,9 +399,9 @@ class FederatedClustering(
         return tags
 
 
-def _checked_clusters(clusters: object) -> int | str:
+def _check_n_clusters(clusters: object) -> int | str:
     if isinstance(clusters, str) and not clusters.strip().isdigit():
-        return clusters  # The configuration says what is no range.
+        return clusters  # The configuration parses it.
     if not isinstance(clusters, Integral) or isinstance(clusters, bool) or clusters < 1:
         raise UsageError(
             f"n_clusters = {clusters!r} is refused: give a whole number, 1 at least; or auto, or a "

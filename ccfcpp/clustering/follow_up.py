@@ -1,8 +1,8 @@
-"""Runs that follow a finished one: with new clients and clusters, or without some of its clients.
+"""Runs that follow a finished run: with new clients and clusters, or without some clients.
 
-Such a run has the settings of the finished one with a few changes, and a folder of its own, from
-which it is resumed. It starts from random weights; or from the finished run's model, as a
-checkpoint before its first round.
+Such a run has the settings of the finished run with a few changes, and a folder of its own, in
+which it is then resumed. It starts from random weights or from the finished run's model, which the
+new folder holds as a checkpoint before the first round.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ccfcpp.core.config import Tree
 
 _SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
-"""The share of a finished run's steps, and the fewest steps, that one with its model makes."""
+"""Share of a finished run's steps that a run from its model makes, and the fewest such steps."""
 
 _FASTER = 2.0
-"""Times the finished run's rate of matrices: steps are few."""
+"""Factor on the finished run's learning rate of matrices, since there are fewer steps."""
 
-_MAY_DIFFER = (
+_MAY_CHANGE = (
     "availability.dropout_rate", "availability.sample_fraction", "clusters", "device", "track",
     "evaluate_every", "data.skip", "rounds", "scan.steps", "scan.batch", "scan.steps_per_round",
     "scan.learning_rate", "scan.matrix_rate", "scan.mine_every",
@@ -44,88 +44,89 @@ _MAY_DIFFER = (
 
 
 def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -> Path:
-    """Make the folder of a run that continues a finished one with new clients and clusters.
+    """Create the folder of a run that continues a finished one with new clients and clusters.
 
     The finished run's clients take part again, and its clusters keep their numbers. The new run
-    starts with its encoder and clusters, and takes a fifth of its steps
+    starts from the finished run's encoder and clusters, and has a fifth as many steps
     (``ccfcpp.clustering.systems.fed_scan.newcomers``).
 
     Args:
-        path: Folder of the finished run, of Fed-SCAN.
+        path: Folder of a finished run of Fed-SCAN.
         newcomers: Path of the new clients' images or vectors.
-        given: Settings over those of the finished run, with ``clusters``.
-        out: Folder of the new run; beside the finished one if it is None.
+        given: Settings that replace those of the finished run, with ``clusters`` among them.
+        out: Folder of the new run; None: a folder beside the finished run's.
 
     Returns:
-        The new folder, in which the run can be resumed from its start.
+        The new folder; the run has not begun, and is to be resumed there.
 
     Raises:
-        UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the
-            folder is taken.
+        UsageError: There is no such run, it cannot be extended, a setting may not change, or the
+            new folder exists.
     """
     from ccfcpp.clustering.run import clustering_run
 
     instead = "go on from it by ccfcpp serve --from"
     finished = FinishedRun.open(path, "a run that goes on from it", instead)
-    config = finished.with_more(newcomers, given)
-    new = finished.free_folder(out, f"with-{Path(newcomers).stem}")
+    config = finished.config_with_newcomers(newcomers, given)
+    new = finished.new_folder(out, f"with-{Path(newcomers).stem}")
     return finished.begin_with_model(new, config, clustering_run(config).algorithm)
 
 
 def run_without(
     path: Path, clients: Sequence[str], out: Path | None = None, *, quick: bool = False
 ) -> Path:
-    """Make the folder of a run like a finished one, without some of its clients.
+    """Create the folder of a run like a finished one, but without some of its clients.
 
-    The new run has the same settings and seed, and random numbers follow from the seed, the round
-    and the client. So its result is as if these clients had never taken part.
+    The new run has the same settings and seed, and random numbers depend only on the seed, the
+    round and the client. So its result is as if these clients had never taken part.
 
     Args:
         path: Folder of the finished run.
-        clients: Names or numbers of clients, as its summary has them; a name wins over a number.
-        out: Folder of the new run; beside the finished one if it is None.
-        quick: Start with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
-            so that little of these clients is left; ``ccfcpp.clustering.leakage`` measures it.
+        clients: Names or numbers of clients, as in the run's summary; a name wins over a number.
+        out: Folder of the new run; None: a folder beside the finished run's.
+        quick: Whether to start from the finished run's model (only Fed-SCAN), with a fifth as many
+            steps. The model may then still reveal something of these clients, which
+            ``ccfcpp.clustering.leakage`` measures.
 
     Returns:
-        The new folder, in which the run can be resumed from its start.
+        The new folder; the run has not begun, and is to be resumed there.
 
     Raises:
-        UsageError: There is no such run or client, no client would be left, the folder is taken, or
-            the run cannot be continued.
+        UsageError: There is no such run or client, no client would be left, the new folder exists,
+            or the run cannot be continued.
     """
     from ccfcpp.clustering.run import clustering_run
 
     instead = "start ccfcpp serve again without the client's key"
     finished = FinishedRun.open(path, "a new run", instead)
-    gone = finished.numbers_of(clients)
+    gone = finished.client_numbers(clients)
     newcomers = finished.config.data.newcomers
-    if newcomers or (finished.went_on and not quick):
+    if newcomers or (finished.continued_another and not quick):
         then = ", and go on from what that gives by ccfcpp cluster --from" * bool(newcomers)
         raise UsageError(
             f"the run in {path} went on from another one, which knew its clients, too: forget the "
             f"client there{then}"
         )
     if quick:
-        finished.check_from("forget --quick")
-    new = finished.free_folder(out, f"without-{'-'.join(map(str, gone))}")
+        finished.check_can_continue("forget --quick")
+    new = finished.new_folder(out, f"without-{'-'.join(map(str, gone))}")
     if quick:
-        config = finished.with_model(gone=gone)
+        config = finished.config_with_model(gone=gone)
         return finished.begin_with_model(new, config, clustering_run(config).algorithm)
     without = sorted({*finished.config.availability.without, *gone})
-    config = finished.changed({"availability": {"without": without}})
+    config = finished.changed_config({"availability": {"without": without}})
     return RunFolder.create(new.path, config).path
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of clustering, which another run may continue.
+    """A finished clustering run, which another run may continue.
 
     Attributes:
-        folder: Its folder.
-        config: Its configuration.
-        clients: Numbers of its clients.
-        there: Names of the clients that took part, by their numbers.
+        folder: The run's folder.
+        config: Configuration of the run.
+        clients: Numbers of all clients.
+        there: Names of the clients that took part, by number.
     """
 
     folder: RunFolder
@@ -139,11 +140,12 @@ class FinishedRun:
 
         Args:
             path: The folder.
-            needs: What needs the images in this process; empty if they must be on other machines.
-            instead: What to do about a run whose images are on other machines.
+            needs: What needs the images on this machine, for the error message; empty if the run
+                must have had its clients on other machines (``ccfcpp serve``).
+            instead: Advice to the user if the clients' images are on other machines.
 
         Raises:
-            UsageError: There is no such run.
+            UsageError: The folder holds no such run, or the run is not finished.
         """
         folder, command = RunFolder(path), "cluster" if needs else "serve"
         give = f"give the folder of a finished run of ccfcpp {command}"
@@ -169,18 +171,18 @@ class FinishedRun:
         return cls(folder, folder.saved_config(ClusterConfig), range(summary["clients"]), there)
 
     @property
-    def went_on(self) -> bool:
-        """Whether it itself started with another run's model."""
+    def continued_another(self) -> bool:
+        """Whether this run itself started from another run's model."""
         if self.config.method != "fed-scan":
             return False
         with safe_open(self.folder.model, framework="pt") as file:
             return int(file.get_tensor("version")) > self.config.section(ScanConfig).steps
 
-    def numbers_of(self, clients: Sequence[str]) -> list[int]:
-        """Return the numbers of clients that are to be left out, given their names or numbers.
+    def client_numbers(self, clients: Sequence[str]) -> list[int]:
+        """Return the sorted numbers of clients to leave out, given their names or numbers.
 
         Raises:
-            UsageError: A client took no part, or none would be left.
+            UsageError: A client did not take part, or no client would be left.
         """
         numbers = set[int]()
         for client in clients:
@@ -196,76 +198,76 @@ class FinishedRun:
             )
         return sorted(numbers)
 
-    def free_folder(self, out: Path | None, suffix: str) -> RunFolder:
-        """Return the folder of a new run, by default beside this one, with a suffix.
+    def new_folder(self, out: Path | None, suffix: str) -> RunFolder:
+        """Return a folder for a new run: ``out``, or else this run's path with a suffix.
 
         Raises:
-            UsageError: It is taken.
+            UsageError: The folder exists and is not empty.
         """
         path = self.folder.path.resolve()
         folder = RunFolder(out or path.with_name(f"{path.name}-{suffix}"))
         folder.refuse_if_taken()
         return folder
 
-    def check_from(self, asked: str) -> None:
-        """Refuse a run that cannot be continued by what a user has ``asked``.
+    def check_can_continue(self, asked: str) -> None:
+        """Check that a new run can start from this run's model, as the option ``asked`` requires.
 
         Raises:
-            UsageError: In one line, what to do instead.
+            UsageError: It cannot; the message says what to do instead.
         """
-        saved, why = self.config, ""
-        if saved.method != "fed-scan":
-            why = f"is of {saved.method}: run it again with --method fed-scan"
-        elif saved.fewest_clusters:
+        config, why = self.config, ""
+        if config.method != "fed-scan":
+            why = f"is of {config.method}: run it again with --method fed-scan"
+        elif config.fewest_clusters:
             why = "found its number of clusters: run it again with that number, by --clusters"
-        elif saved.privacy.level != "none" or saved.privacy.secure_sums:
+        elif config.privacy.level != "none" or config.privacy.secure_sums:
             why = "has protected sums: run it again with other settings"
-        elif saved.data.encoder is not None:
+        elif config.data.encoder is not None:
             why = "makes its own vectors: make them by ccfcpp embed, and run it again on these"
-        elif not saved.vectors.is_plain:
+        elif not config.vectors.is_plain:
             why = "prepares its vectors: run it again with --scale none"
         if why:
             raise UsageError(f"{asked} cannot go on from {self.folder.path}, which {why}")
 
-    def changed(self, *changes: Tree) -> ClusterConfig:
-        """Return its settings with changes, each over those before it."""
+    def changed_config(self, *changes: Tree) -> ClusterConfig:
+        """Return the run's configuration with changes; later ones override earlier ones."""
         kind = type(self.config)
         return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
 
-    def with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
-        """Return the settings of a run that starts with its model, without some clients."""
+    def config_with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
+        """Return the configuration of a run from this run's model, without the clients ``gone``."""
         scan: Tree = {"last_balance": None}
-        if not self.went_on:  # Else it has few steps itself.
+        if not self.continued_another:  # If it did, its own steps are few already.
             before = self.config.section(ScanConfig)
             scan["steps"] = max(_LEAST_STEPS, round(before.steps * _SHARE_OF_STEPS))
             scan["matrix_rate"] = before.matrix_rate * _FASTER
         absent = {*self.clients} - self.there.keys() | {*gone}
         availability: Tree = {
-            # Rounds are few, so that all have to be there.
+            # Since rounds are few, all clients have to take part.
             **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
             # Clients that were absent for the whole run stay absent, and no others are drawn.
             **{"disconnection_rate": 0.0, "without": sorted(absent)},
         }
-        return self.changed({"scan": scan, "availability": availability}, *changes)
+        return self.changed_config({"scan": scan, "availability": availability}, *changes)
 
-    def with_more(self, newcomers: str, given: Tree) -> ClusterConfig:
-        """Return the settings of a run that continues it with new clients and clusters.
+    def config_with_newcomers(self, newcomers: str, given: Tree) -> ClusterConfig:
+        """Return the configuration of a run that continues this one with new clients and clusters.
 
         Args:
             newcomers: Path of the new clients' samples.
-            given: Other settings, with ``clusters``.
+            given: Settings that replace those of this run, with ``clusters`` among them.
 
         Raises:
-            UsageError: It cannot be continued, or the new run may not change a setting.
+            UsageError: This run cannot be continued, or a setting may not change.
         """
-        self.check_from("--from")
+        self.check_can_continue("--from")
         for key, _ in flatten(given):
-            if key not in _MAY_DIFFER:
+            if key not in _MAY_CHANGE:
                 path = self.folder.path
                 why = f" cannot differ from that of {path}, from which the run goes on"
                 raise UsageError(KeyValue(key), f"{why}: leave it out")
         places = [*self.config.data.newcomers, newcomers]
-        return self.with_model({"data": {"newcomers": places}}, given)
+        return self.config_with_model({"data": {"newcomers": places}}, given)
 
     def begin_with_model(
         self,
@@ -274,41 +276,41 @@ class FinishedRun:
         algorithm: ClusteringAlgorithm[Any],
         add: Callable[[RunFolder], None] = lambda folder: None,
     ) -> Path:
-        """Make the folder of a new run, with a checkpoint before its first round.
+        """Create the folder of a new run, with this run's model as a checkpoint before round 0.
 
         Args:
             new: The folder.
-            config: Settings of the new run.
-            algorithm: Its system.
-            add: Writes more files into the folder.
+            config: Configuration of the new run.
+            algorithm: Algorithm of the new run.
+            add: Function that writes more files into the folder.
 
         Raises:
-            UsageError: There would be new clients, and no new clusters.
+            UsageError: There are new clients but no new clusters.
         """
         from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
-        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherited
+        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherit_state
         from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint
 
-        assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
+        assert isinstance(algorithm, FedScan)  # check_can_continue refused other systems
         device, randomness = algorithm.problem.device, Randomness(config.seed)
         last = load_checkpoint(self.folder.checkpoint, algorithm.state_type, device).state
         state = (
-            algorithm.grown(last, self.clients, randomness)
+            algorithm.continued_state(last, self.clients, randomness)
             if isinstance(algorithm, GrowingScan)
-            else inherited(algorithm, last, randomness)
+            else inherit_state(algorithm, last, randomness)
         )
-        # A folder without its checkpoint would begin from nothing when it is resumed.
+        # Renamed when complete: a folder without its checkpoint would start from random weights.
         new.path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
-            whole = RunFolder.create(Path(place) / "run", config)
-            whole.start_from(Checkpoint(0, state, {}, {}), self.folder.path)
-            add(whole)
-            whole.path.rename(new.path)
+        with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as temporary:
+            folder = RunFolder.create(Path(temporary) / "run", config)
+            folder.start_from(Checkpoint(0, state, {}, {}), self.folder.path)
+            add(folder)
+            folder.path.rename(new.path)
         return new.path
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
-    """Return the number of a client, given its name, or else its number."""
-    called = {str(number): number for number in names}
-    called |= {canonical(name): number for number, name in names.items()}
-    return called.get(canonical(asked))
+    """Return the number of the client whose name, or else number, is ``asked``; None if unknown."""
+    numbers = {str(number): number for number in names}
+    numbers |= {canonical(name): number for number, name in names.items()}
+    return numbers.get(canonical(asked))

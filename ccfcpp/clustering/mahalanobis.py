@@ -1,8 +1,8 @@
-"""The Mahalanobis distance of samples from the clusters of a run, to find outliers.
+"""Mahalanobis distance of samples to the clusters of a run, to detect outliers.
 
 Source: Lee, Lee, Lee and Shin, *A Simple Unified Framework for Detecting Out-of-Distribution
-Samples and Adversarial Attacks* (NeurIPS 2018, arXiv 1807.03888), Eqs. (1) and (2): one covariance
-for all clusters, about their means. It is a pooled sum over all clients.
+Samples and Adversarial Attacks* (NeurIPS 2018, arXiv 1807.03888), Eqs. (1) and (2): all clusters
+share one covariance, which is estimated from sums over all clients' samples.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,20 @@ from ccfcpp.engine.update_format import SEPARATOR
 FinalModel = TypeVar("FinalModel")
 
 MOST_DIMENSIONS = 1024
-"""Largest number of dimensions with which a covariance is pooled: 8 MB of float64."""
+"""Largest number of dimensions for which a covariance is estimated: 8 MB of float64."""
 _TYPICAL = "typical"
 
 
 @dataclass(frozen=True)
-class Typical:
-    """Distribution of a run's samples: a Gaussian for each cluster, with one covariance.
+class SampleDistribution:
+    """Distribution of a run's samples: one Gaussian per cluster, all with the same covariance.
 
     Attributes:
-        means: Means of the clusters, float64 of shape (k, d).
-        counts: Samples of each cluster, float64 of shape (k,); an empty cluster has no mean.
-        whitener: float32 of shape (d, d). A sample's offset from its cluster's mean times this has
-            length 1 in the root mean square over the run's samples.
+        means: Mean of each cluster, float64 of shape (k, d).
+        counts: Number of samples in each cluster, float64 of shape (k,). The mean of an empty
+            cluster has no meaning.
+        whitener: Matrix W of shape (d, d), float32: ‖W (z − μ)‖ is the Mahalanobis distance of a
+            sample z to its cluster's mean μ, scaled to a root mean square (RMS) of 1 over the run.
     """
 
     means: Tensor
@@ -38,18 +39,20 @@ class Typical:
     whitener: Tensor
 
     @staticmethod
-    def of(means: Tensor, counts: Tensor, scatter: Tensor, scattered: float) -> "Typical | None":
-        """Estimate the distribution from sums; None if samples equal their clusters' means.
+    def of(
+        means: Tensor, counts: Tensor, scatter: Tensor, scattered: float
+    ) -> "SampleDistribution | None":
+        """Estimate the distribution from sums; None if all samples equal their clusters' means.
 
-        The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
-        so that few samples in many dimensions give no directions without any variance.
+        The covariance is shrunk towards a multiple of the identity, with the weight of d samples,
+        so that it is invertible even if there are few samples in many dimensions.
 
         Args:
-            means: Means of the clusters, float64 of shape (k, d).
-            counts: Samples of each cluster, float64 of shape (k,).
-            scatter: Σ (z − μ)(z − μ)ᵀ over samples z, about the mean μ of the cluster of each, of
-                shape (d, d).
-            scattered: Number of these samples.
+            means: Mean of each cluster, float64 of shape (k, d).
+            counts: Number of samples in each cluster, float64 of shape (k,).
+            scatter: Σ (z − μ)(z − μ)ᵀ over samples z, with μ the mean of the sample's cluster;
+                float64 of shape (d, d).
+            scattered: Number of samples in ``scatter``.
         """
         d = len(scatter)
         values, directions = torch.linalg.eigh((scatter + scatter.T) / (2 * max(1.0, scattered)))
@@ -59,14 +62,14 @@ class Typical:
         shrunk = (scattered * values + d * values.mean()) / (scattered + d)
         usual = (values / shrunk).sum()
         whitener = directions.T / (shrunk * usual).sqrt().unsqueeze(1)
-        return Typical(means, counts, whitener.float())
+        return SampleDistribution(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
-        """Compute each point's Mahalanobis distance to its cluster's mean, over the run's RMS.
+        """Compute each point's Mahalanobis distance to its cluster's mean; the run's RMS is 1.
 
         Args:
-            points: Tensor of shape (samples, d).
-            clusters: int64 of shape (samples,).
+            points: Points in the space of the means, of shape (samples, d).
+            clusters: Cluster of each point, int64 of shape (samples,).
 
         Returns:
             float64 of shape (samples,).
@@ -76,52 +79,56 @@ class Typical:
         return whitened.square().sum(dim=1).sqrt()
 
     def probabilities(self, points: Tensor) -> Tensor:
-        """Return the posterior of each cluster, for systems without probabilities.
+        """Return the posterior probability of each cluster, for systems that give none.
 
         It is that of a Gaussian mixture with one covariance and equal weights, at the temperature
-        √d: log p = −m² √d / 2 + c, with m of ``distances``. At temperature 1 it would be
-        −m² d / 2 + c, which takes the dimensions for independent and is nearly always sure.
+        √d: log p = −m² √d / 2 + constant, with m the distance as in ``distances``. At temperature 1
+        it would be −m² d / 2 + constant, and nearly all probabilities would be 0 or 1.
 
         Args:
-            points: Tensor of shape (samples, d).
+            points: Points in the space of the means, of shape (samples, d).
 
         Returns:
             float64 of shape (samples, k), whose rows sum to 1.
         """
         whitener = self.whitener.to(points.device).double()
         means, counts = self.means.to(points.device), self.counts.to(points.device)
-        middle = counts @ means / counts.sum()  # Far from the origin digits would be lost.
-        apart = torch.cdist((points - middle) @ whitener.T, (means - middle) @ whitener.T)
-        apart = apart.masked_fill(counts == 0, torch.inf)
-        return torch.softmax(-apart.square() * points.shape[1] ** 0.5 / 2, dim=1)
+        centre = counts @ means / counts.sum()  # Centring limits rounding errors.
+        distances = torch.cdist((points - centre) @ whitener.T, (means - centre) @ whitener.T)
+        distances = distances.masked_fill(counts == 0, torch.inf)
+        return torch.softmax(-distances.square() * points.shape[1] ** 0.5 / 2, dim=1)
 
 
 @dataclass(frozen=True)
-class Final(Generic[FinalModel]):
-    """The final message to clients: a model, and the distribution of its samples."""
+class FinalMessage(Generic[FinalModel]):
+    """Message to clients after the run: the final model, and the distribution of its samples."""
 
     model: FinalModel
-    typical: Typical | None
+    typical: SampleDistribution | None
 
     @staticmethod
-    def of(final_model: type[FinalModel]) -> "type[Final[FinalModel]]":
-        """Return this type for a system's type of delivery."""
-        return parametrize(Final, final_model)
+    def of(final_model: type[FinalModel]) -> "type[FinalMessage[FinalModel]]":
+        """Return this class with ``final_model`` as the type of its field ``model``."""
+        return parametrize(FinalMessage, final_model)
 
 
 _OF_CLIENTS = "descent/parts/"
-"""Prefix of names of single clients' parts, which only a checkpoint needs."""
+"""Prefix of the names of tensors that hold single clients' parts, which only checkpoints need."""
 
 
-def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:
-    """Return the tensors of a model's file, without the server's memory of single clients."""
+def model_tensors(
+    model: Mapping[str, Tensor], typical: SampleDistribution | None
+) -> dict[str, Tensor]:
+    """Return the tensors to save in a model's file, without those of single clients' parts."""
     known = {} if typical is None else pack(typical)
     own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
 
 
-def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
-    """Split the tensors of a file into the model's and the distribution of samples, if any.
+def split_model(
+    tensors: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], SampleDistribution | None]:
+    """Split the tensors of a model's file into the model and the sample distribution, if any.
 
     Raises:
         PayloadError: The distribution's tensors have other names or shapes.
@@ -129,4 +136,4 @@ def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typic
     prefix = _TYPICAL + SEPARATOR
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     rest = {name: t for name, t in tensors.items() if not name.startswith(prefix)}
-    return rest, unpack(Typical, own) if own else None
+    return rest, unpack(SampleDistribution, own) if own else None

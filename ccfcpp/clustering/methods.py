@@ -1,7 +1,7 @@
-"""The systems of federated clustering, by name.
+"""The registry of federated clustering systems, by name.
 
-This module and those that describe a system import no network library, so that the command line can
-list, configure and announce a system at once.
+This module, and the modules that describe a system, do not import PyTorch, so that the command line
+can list and configure systems without delay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
     from ccfcpp.core.data_kinds import DataKind
 
-    Made = ClusteringAlgorithm[Any]
+    AnyAlgorithm = ClusteringAlgorithm[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,30 +37,31 @@ class System:
     """A registered system of federated clustering: its algorithm, settings and description.
 
     Attributes:
-        title: Its name in tables.
+        title: Name of the system in tables.
         sends: What leaves a client, in words.
-        make: Makes the algorithm for a problem.
-        sections: Its sections of the configuration by name, besides those of every run.
-        fixed: Settings that its name implies.
-        ignores: Keys that it never reads, of sections that it shares with others.
-        unused: Yields the settings that have no effect besides others, and what these need.
-        check: Raises ``ValueError`` with one line if a configuration does not fit it.
-        counts: Whether it can choose the number of clusters from the data, with the settings of a
-            configuration.
-        centralised: Whether the division among clients has no effect on it.
-        summary: What it does, in one line of help.
-        kinds: Kinds of data that leave a client, which its owner must allow. By default, images.
-        more_kinds: Further kinds that leave a client with some settings.
-        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty if that
-            number is fixed.
-        round_steps: The dotted key of the steps in a round, if ``rounds`` counts steps.
-        takes: The kinds of data that it clusters.
-        soft: Whether it has probabilities or memberships of clusters.
+        make: Function that makes the algorithm for a problem.
+        sections: Sections of the configuration that only some systems have, by name.
+        fixed: Settings that the system's name implies.
+        ignores: Dotted keys of settings that the system never reads, in sections that it shares.
+        unused: Function that yields the settings that have no effect in a configuration, with the
+            settings that they would need.
+        check: Function that raises ``ValueError``, with a message of one line, if a configuration
+            does not fit the system.
+        counts: Function that returns whether the system, with some configuration, can choose the
+            number of clusters from the data.
+        centralised: Whether the division among clients has no effect on the result.
+        summary: What the system does, in one line of help.
+        kinds: Kinds of data that leave a client, which its owner must allow; by default images.
+        more_kinds: Function that returns further such kinds for some settings.
+        rounds: Dotted key of the number of rounds, which ``--rounds`` sets; empty if it is fixed.
+        round_steps: Dotted key of the steps in a round, if ``rounds`` counts steps.
+        takes: Kinds of data that the system clusters.
+        soft: Whether the system gives probabilities of clusters, or memberships in them.
     """
 
     title: str
     sends: str
-    make: Callable[[Problem], Made]
+    make: Callable[[Problem], AnyAlgorithm]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
@@ -77,30 +78,30 @@ class System:
     soft: bool = False
 
 
-def taking(kind: DataKind) -> list[str]:
-    """Return the names of the systems that cluster a kind of data."""
+def methods_for(kind: DataKind) -> list[str]:
+    """Return the names of the systems that can cluster a kind of data."""
     return [name for name, system in METHODS.items() if kind in system.takes]
 
 
 def check_takes(method: str, kind: DataKind) -> None:
-    """Refuse data of a kind that a system does not cluster.
+    """Check that a system can cluster a kind of data.
 
     Raises:
-        UsageError: The message names the systems that do.
+        UsageError: It cannot; the message names the systems that can.
     """
     if kind not in METHODS[method].takes:
         raise UsageError(
             KeyValue("method", method),
             f" does not cluster {kind}, and the data are {kind}: take one of "
-            f"{', '.join(taking(kind))}",
+            f"{', '.join(methods_for(kind))}",
         )
 
 
 def without_tf32(config: RunConfig) -> None:
-    """Refuse ``tf32``, which networks of synchronised steps do not have.
+    """Check that the precision is not ``tf32``, which synchronised steps do not support.
 
     Raises:
-        ValueError: ``compute.precision`` is ``tf32``.
+        UsageError: ``compute.precision`` is ``tf32``.
     """
     if config.section(PrecisionConfig).precision == "tf32":
         raise UsageError(
@@ -109,8 +110,8 @@ def without_tf32(config: RunConfig) -> None:
         )
 
 
-def early_end(key: str) -> Callable[[Any], Unused]:
-    """Return the rule that a tolerance has no effect if clients may be absent."""
+def unused_if_absent(key: str) -> Callable[[Any], Unused]:
+    """Return a ``System.unused`` for the tolerance ``key``: no effect if clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
@@ -121,19 +122,20 @@ def early_end(key: str) -> Callable[[Any], Unused]:
     return unused
 
 
-def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
-    """Return a function that makes a system, and imports it when it is first called.
+def lazy(module: str, kind: str, *others: str) -> Callable[[Problem], AnyAlgorithm]:
+    """Return a function that makes an algorithm and imports its module only when it is called.
 
     Args:
-        module: The module of its algorithm.
-        kind: The name of the algorithm's class.
-        others: Names in the module of further arguments, after the problem.
+        module: Name of the module.
+        kind: Name of the algorithm's class in the module.
+        others: Names in the module of the class's arguments after the problem.
     """
 
-    def make(problem: Problem) -> Made:
-        kinds = importlib.import_module(module)
-        made: Made = getattr(kinds, kind)(problem, *(getattr(kinds, name) for name in others))
-        return made
+    def make(problem: Problem) -> AnyAlgorithm:
+        loaded = importlib.import_module(module)
+        arguments = (getattr(loaded, name) for name in others)
+        algorithm: AnyAlgorithm = getattr(loaded, kind)(problem, *arguments)
+        return algorithm
 
     return make
 
@@ -161,4 +163,4 @@ METHODS: Registry[System] = Registry(
     },
     "ccfcpp.clustering.methods:System",
 )
-"""All of them: those of the CCFC++ paper's tables in their order, ours, and those of packages."""
+"""All systems: those in the CCFC++ paper's tables, our own, and those of installed packages."""

@@ -1,4 +1,4 @@
-"""A trained model of a run, which assigns images to clusters."""
+"""Loading of a run's trained model, which assigns images or vectors to clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.mahalanobis import Typical, split_model
+from ccfcpp.clustering.mahalanobis import SampleDistribution, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
@@ -35,64 +35,62 @@ from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 
 _HEADER = "ccfcpp"
-"""Key of the file's header."""
+"""Key of the facts in a model file's header."""
 
 
 _MISFITS = (RuntimeError, LookupError, ValueError, AssertionError)
-"""Errors from loading the tensors of another system or network."""
+"""Errors that the tensors of another system or network may cause."""
 _MOST_LETTERS = 200
-"""Largest length of a reason in a message."""
+"""Largest length of a reason in an error message."""
 
 
 class ModelFacts(Section):
-    """Facts of a problem, besides the configuration, that a model's file must hold."""
+    """Header of a model's file: what a ``Problem`` needs besides the configuration."""
 
     clusters: Positive
-    """Number of clusters k; if it was to be found, the largest that it could be."""
+    """Number of clusters k; if k was chosen from the data, its largest candidate."""
     image_shape: tuple[Positive, Positive, Positive] | tuple[Positive]
-    """Channels, height and width of an image; of vectors their length."""
+    """Channels, height and width of an image; (d,) if the data are vectors."""
     columns: tuple[str, ...] = ()
-    """Names of a vector's columns, if they have any."""
+    """Names of the columns of the vectors, if they have any."""
 
     @staticmethod
     def of(clusters: int, shape: tuple[int, ...], columns: Sequence[str] = ()) -> ModelFacts:
-        """Return the facts for a number of clusters and the shape of a sample."""
+        """Validate and return the facts: number of clusters, shape of a sample, column names."""
         facts = {"clusters": clusters, "image_shape": shape, "columns": tuple(columns)}
         return ModelFacts.model_validate(facts)
 
     @property
     def header(self) -> dict[str, str]:
-        """The header of a model's file."""
+        """The facts as the metadata of a safetensors file."""
         return {_HEADER: self.model_dump_json()}
 
 
 Samples = Tensor | NDArray[np.uint8] | NDArray[np.floating]
-"""Images or vectors, as a tensor or an array."""
+"""Images, uint8, or vectors, floats."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model, which assigns images without a client or a server.
-
-    Use ``load_model``.
+    """A trained model, which assigns images or vectors to clusters; made by ``load_model``.
 
     Attributes:
         problem: Configuration, data shape, number of clusters and device.
-        algorithm: The system.
-        delivery: What clients receive after the run.
-        columns: Names of a vector's columns, if they have any.
-        typical: Distribution of the run's images; None if it is unknown.
+        algorithm: The clustering system.
+        final_model: The tensors that clients receive after the run, as the system's dataclass.
+        columns: Names of the columns of the vectors, if they have any.
+        typical: Distribution of the run's samples; None if it is unknown.
     """
 
     problem: Problem
     algorithm: ClusteringAlgorithm[Any]
     final_model: Any
     columns: tuple[str, ...] = ()
-    typical: Typical | None = None
+    typical: SampleDistribution | None = None
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of the images that it takes, or the length of its vectors."""
+        """Channels, height and width of an image; (d,) if the data are vectors."""
         return self.problem.image_shape
 
     def assign(self, images: Samples) -> Tensor:
@@ -106,43 +104,44 @@ class Model:
             int64 of shape (images,), on the CPU.
 
         Raises:
-            UsageError: The images are of another type or shape.
+            UsageError: The images have another dtype or shape than those of the run.
         """
-        return self._assigned(images)[1]
+        return self._assign(images)[1]
 
     def examine(self, images: Samples) -> dict[str, Tensor]:
-        """Return the cluster of each image, and the confidence in it.
+        """Return the cluster of each image, with measures of confidence.
 
         Args:
-            images: As for ``assign``.
+            images: Images or vectors as for ``assign``.
 
         Returns:
-            On the CPU and of shape (images,): int64 ``cluster``; and where they are known the
-            ``probability`` of the cluster, the ``distance`` to its centre, Euclidean or in degrees,
-            and ``outlier``: the distance of the image from its cluster, where 1 is usual.
+            Tensors of shape (images,) on the CPU: ``cluster``, int64; and floats, each if it is
+            known: ``probability`` of the cluster; ``distance`` to its centre, Euclidean or in
+            degrees; ``outlier``, the Mahalanobis distance to its mean, where 1 is usual.
 
         Raises:
-            UsageError: The images are of another type or shape.
+            UsageError: The images have another dtype or shape than those of the run.
         """
-        client, clusters = self._assigned(images)
-        sure = confidence(self.algorithm, self.final_model, client, clusters, self.typical)
-        return {"cluster": clusters} | sure
+        client, clusters = self._assign(images)
+        measures = confidence(self.algorithm, self.final_model, client, clusters, self.typical)
+        return {"cluster": clusters} | measures
 
     def probabilities(self, images: Samples) -> Tensor | None:
         """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
-        None if the system has none; the argument is that of ``assign``.
+        None if the system has none. ``images`` are as for ``assign``.
         """
-        found = self.algorithm.probabilities(self.final_model, self.make_client(images))
-        return None if found is None else found.cpu()
+        client = self.make_client(images)
+        probabilities = self.algorithm.probabilities(self.final_model, client)
+        return None if probabilities is None else probabilities.cpu()
 
     def make_client(self, images: Samples) -> Client:
-        """Return a client that holds some images or vectors.
+        """Check images or vectors, and return a client that holds them.
 
         Raises:
-            UsageError: They are of another type or shape than the model's.
+            UsageError: They have another dtype or shape than those of the run.
         """
-        given = images.cpu().numpy() if isinstance(images, Tensor) else self._in_order(images)
+        given = images.cpu().numpy() if isinstance(images, Tensor) else self._as_array(images)
         if self.problem.has_vectors:
             missing = self.problem.config.section(VectorsConfig).missing
             values = vectors_from("vectors", given, "the model", missing=missing).values
@@ -158,18 +157,19 @@ class Model:
             raise UsageError(f"{unit} are {tuple(values.shape)}, expected (n, {wanted}): {mend}")
         return Client(SERVER, "predict", values.to(self.problem.device))
 
-    def _in_order(self, images: Any) -> NDArray[Any]:
-        """Return samples as an array; of a data frame the model's columns, in its order."""
+    def _as_array(self, images: Any) -> NDArray[Any]:
+        """Return samples as an array; of a data frame, the model's columns in the model's order."""
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
-        called = dict(zip(known_names("the data frame", map(str, names)), names, strict=True))
+        columns = dict(zip(known_names("the data frame", map(str, names)), names, strict=True))
         wanted = known_names("the model", self.columns)
-        if lacking := [name for name in wanted if name not in called]:
+        if lacking := [name for name in wanted if name not in columns]:
             raise UsageError(f"the data frame has no column {lacking[0]!r}, which the model needs")
-        return np.asarray(images[[called[name] for name in wanted]])
+        return np.asarray(images[[columns[name] for name in wanted]])
 
-    def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
+    def _assign(self, images: Samples) -> tuple[Client, Tensor]:
+        """Return a client that holds the images, and their clusters on the CPU."""
         client = self.make_client(images)
         return client, self.algorithm.assign_by_model(self.final_model, client).cpu()
 
@@ -178,12 +178,12 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     """Load the model of a run of ``ccfcpp cluster``, or one that a client has received.
 
     Args:
-        path: A ``model.safetensors``, with the run's ``config.yaml`` beside it; or their folder.
+        path: A file ``model.safetensors`` with the run's ``config.yaml`` beside it, or its folder.
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        UsageError: There is no such model, it cannot be read, or it does not fit the configuration
-            beside it.
+        UsageError: There is no such model, it cannot be read, or it does not fit the
+            ``config.yaml`` beside it.
 
     Example:
         >>> import tempfile
@@ -202,16 +202,16 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
             f"there is no model {path}: give the model.safetensors of a finished run of ccfcpp "
             "cluster"
         )
-    where = choose_device(device)
-    tensors, header = _read(path, where)
-    rest, typical = _typical(path, tensors)
-    config = _config(path, where)
-    facts = _facts(path, header)
+    on = choose_device(device)
+    tensors, header = _read(path, on)
+    own, typical = _split(path, tensors)
+    config = _read_config(path, on)
+    facts = _parse_header(path, header)
     fewest = config.fewest_clusters
-    problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
+    problem = Problem(config, facts.image_shape, facts.clusters, on, fewest=fewest)
     algorithm = make_algorithm(problem)
-    model = Model(problem, algorithm, _delivery(path, algorithm, rest), facts.columns, typical)
-    _try_out(path, model)
+    model = Model(problem, algorithm, _final_model(path, algorithm, own), facts.columns, typical)
+    _check_assigns(path, model)
     return model
 
 
@@ -225,8 +225,8 @@ def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str
     return to_device(tensors, device), header
 
 
-def _config(path: Path, device: torch.device) -> ClusterConfig:
-    """Read the configuration of the run, changed if this machine cannot follow it."""
+def _read_config(path: Path, device: torch.device) -> ClusterConfig:
+    """Read the configuration beside a model; without a GPU, replace TF32 by float32."""
     file = RunPaths(path.parent).config
     if not file.is_file():
         raise UsageError(f"{file} is missing: put it beside the model, from the folder of the run")
@@ -245,7 +245,7 @@ def _config(path: Path, device: torch.device) -> ClusterConfig:
     return validate(ClusterConfig, tree)
 
 
-def _facts(path: Path, header: dict[str, str]) -> ModelFacts:
+def _parse_header(path: Path, header: dict[str, str]) -> ModelFacts:
     try:
         return ModelFacts.model_validate_json(header.get(_HEADER, ""))
     except ValidationError as error:
@@ -255,15 +255,19 @@ def _facts(path: Path, header: dict[str, str]) -> ModelFacts:
         ) from error
 
 
-def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+def _split(
+    path: Path, tensors: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], SampleDistribution | None]:
     try:
         return split_model(tensors)
     except PayloadError as error:
         raise _misfit(path, error) from error
 
 
-def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
-    """Return what clients receive, from a file of it, or of the server's whole state."""
+def _final_model(
+    path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]
+) -> Any:
+    """Return the final model from its own tensors, or from those of the server's state."""
     try:
         return algorithm.final_model(unpack(algorithm.state_type, tensors))
     except FederationError as error:
@@ -275,11 +279,11 @@ def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str
             raise _misfit(path, error) from error
 
 
-def _try_out(path: Path, model: Model) -> None:
-    """Refuse a model that cannot assign an image, before many images are read."""
+def _check_assigns(path: Path, model: Model) -> None:
+    """Check that a model can assign a made-up image, before many images are read."""
     try:
-        kind = torch.float64 if model.problem.has_vectors else torch.uint8
-        model.assign(torch.zeros(1, *model.image_shape, dtype=kind))
+        dtype = torch.float64 if model.problem.has_vectors else torch.uint8
+        model.assign(torch.zeros(1, *model.image_shape, dtype=dtype))
     except FederationError as error:
         raise _without_clusters(path) from error
     except NotImplementedError as error:
@@ -295,7 +299,7 @@ def _without_clusters(path: Path) -> UsageError:
 
 
 def _misfit(path: Path, error: Exception) -> UsageError:
-    # PyTorch names every tensor that does not fit.
+    # Shortened, since PyTorch lists every tensor that does not fit.
     reason = textwrap.shorten(str(error), _MOST_LETTERS) or type(error).__name__
     return UsageError(
         f"{path} does not fit the config.yaml beside it ({reason}): put the two of one run together"

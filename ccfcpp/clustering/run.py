@@ -1,4 +1,4 @@
-"""One run of federated clustering, from its configuration."""
+"""Construction of a run of federated clustering from its configuration."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -26,40 +26,38 @@ ClusteringRun = LocalRun[ClusteringAlgorithm[Any], ClusteringEvaluator]
 def clustering_run(
     config: ClusterConfig, data: AnyData | None = None, number: int | None = None
 ) -> ClusteringRun:
-    """Make the run that a configuration asks for.
-
-    Everything that can be checked before a file is written is checked.
+    """Make a run from its configuration, which is checked before any file is written.
 
     Args:
         config: The configuration.
-        data: The images or vectors; None reads those that the configuration names.
-        number: The round whose present clients take part; None: the last round.
+        data: The images or vectors; None: those that the configuration names are read.
+        number: Round whose connected clients take part; None: the last round.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
     """
     setting = Setting.of(config)
     own = load_data(config) if data is None else data
-    number_of_clusters(config, own)  # says all that is missing, before the partition does
-    held = divide(config, own, setting.randomness)
-    clusters = number_of_clusters(config, held.data)
-    numbers = range(len(held.parts))
+    number_of_clusters(config, own)  # its error names all missing settings, so it comes first
+    holdings = divide(config, own, setting.randomness)
+    clusters = number_of_clusters(config, holdings.data)
+    numbers = range(len(holdings.parts))
     connected = setting.availability.connected(numbers, setting.randomness, number)
-    held = replace(held, data=held.data.to(setting.device))
-    # A client without samples has nothing to train on and nothing to add to an average.
+    holdings = replace(holdings, data=holdings.data.to(setting.device))
+    # Clients without samples take no part.
     clients = [
-        make_client(held.data, number, held.names[number], held.parts[number])
+        make_client(holdings.data, number, holdings.names[number], holdings.parts[number])
         for number in connected
-        if len(held.parts[number]) > 0
+        if len(holdings.parts[number]) > 0
     ]
     if not clients:
         raise UsageError(
-            f"no connected client holds a{'n' * (held.data.unit[0] in 'aeiou')} "
-            f"{held.data.unit}: give fewer clients"
+            f"no connected client holds a{'n' * (holdings.data.unit[0] in 'aeiou')} "
+            f"{holdings.data.unit}: give fewer clients"
         )
     problem = Problem(
         config,
-        tuple(held.data.values.shape[1:]),
+        tuple(holdings.data.values.shape[1:]),
         clusters,
         setting.device,
         sum(map(len, clients)),
@@ -71,16 +69,16 @@ def clustering_run(
     with METHODS.blaming(config.method):
         algorithm = make_algorithm(problem)
         if problem.has_vectors:
-            check_vectors(config, held.data.values)
+            check_vectors(config, holdings.data.values)
         noisy = setting.privacy.level != "none"
-        # A second reference to the samples is needed only if joining clients make a new run.
+        # If clients join late, the run is made again from the same samples.
         kept = own if config.availability.late else None
         run = LocalRun(
             setting,
             algorithm,
-            held,
+            holdings,
             clients,
-            ClusteringEvaluator(config, problem, algorithm, held, clients, connected),
+            ClusteringEvaluator(config, problem, algorithm, holdings, clients, connected),
             None if noisy else ClusteringEpilogue(algorithm, clusters),
             connected,
             partial(clustering_run, config, kept),
@@ -91,10 +89,10 @@ def clustering_run(
 
 
 def _check_system(run: ClusteringRun) -> None:
-    """Check that a package's system has what a run needs, before the run begins.
+    """Check that a system of an installed package implements what a run needs.
 
     Raises:
-        UsageError: Something is missing, or named otherwise than elsewhere.
+        UsageError: The state has no centroids, or a part or a client's work is missing.
     """
     algorithm, state = run.algorithm, run.initial_state
     if not hasattr(state, "centroids"):
@@ -106,15 +104,15 @@ def _check_system(run: ClusteringRun) -> None:
     works = algorithm.exchanges(0, state)
     for work in works:
         exchange = work.exchange
-        known = [field.name for field in fields(get_origin(exchange.update) or exchange.update)]
-        if unknown := find_unknown_part(exchange.parts, known):
+        names = [field.name for field in fields(get_origin(exchange.update) or exchange.update)]
+        if unknown := find_unknown_part(exchange.parts, names):
             raise UsageError(
                 f"method {run.system!r}: exchange {exchange.name!r} declares a part {unknown!r}, "
-                f"and {exchange.update.__name__} has no such field: it has {', '.join(known)}"
+                f"and {exchange.update.__name__} has no such field: it has {', '.join(names)}"
             )
         if exchange.name not in run.client_side.works:
             raise UsageError(
                 f"method {run.system!r}: client_side() has no work for exchange {exchange.name!r}"
             )
-    if works and works[0].is_due(state):  # what later ones send follows from the answers
+    if works and works[0].is_due(state):  # later messages depend on updates
         works[0].update_format(works[0].broadcast(state))

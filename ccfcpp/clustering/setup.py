@@ -1,4 +1,4 @@
-"""The images or vectors, number of clusters and partition that a configuration asks for."""
+"""Loading of a run's images or vectors, and its number of clusters, from the configuration."""
 
 import torch
 from torch import Tensor
@@ -13,60 +13,60 @@ from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.runs.environment import choose_device
 
-# Drawn by a seed of its own, so that runs with different seeds see the same images.
-_PART = Randomness(0)
+# The same for every seed of a run, so that all runs use the same images.
+_SELECTION = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> AnyData:
-    """Load the images or vectors, or a part of them, with owners if each folder is a client.
+    """Load the images or vectors of a run, with their clients if each folder is a client.
 
-    ``data.images`` are drawn first, and ``data.imbalance`` applies to the rest.
+    ``data.images`` are drawn first, and ``data.imbalance`` then applies to those.
 
     Raises:
-        UsageError: The images cannot be read, or lack labels that the part needs.
+        UsageError: The data cannot be read, or have no labels and ``data.imbalance`` needs them.
     """
-    data = _whole_data(config)
+    data = _load_all(config)
     if config.data.images is not None:
-        data = data.selected(_part(config, data))
+        data = data.selected(_selected_indices(config, data))
     if config.data.imbalance > 1:
-        data = long_tailed(data, config.data.imbalance, _PART.generator("imbalance"))
+        data = long_tailed(data, config.data.imbalance, _SELECTION.generator("imbalance"))
     return data
 
 
-def left_out(config: ClusterConfig) -> AnyData | None:
-    """Return the images that ``data.images`` leaves out; None if it leaves out none.
+def left_out_data(config: ClusterConfig) -> AnyData | None:
+    """Load the images that ``data.images`` leaves out; None if there are none.
 
     Raises:
         UsageError: The images cannot be read.
     """
     if config.data.images is None:
         return None
-    data = _whole_data(config)
+    data = _load_all(config)
     rest = torch.ones(len(data), dtype=torch.bool)
-    rest[_part(config, data)] = False
+    rest[_selected_indices(config, data)] = False
     return data.selected(rest) if bool(rest.any()) else None
 
 
-def _whole_data(config: ClusterConfig) -> AnyData:
+def _load_all(config: ClusterConfig) -> AnyData:
     if config.data_kind == "vectors" and config.data.image_size is not None:
         what = "which holds vectors" if config.data.encoder is None else "which is embedded"
         raise UsageError(f"data.image_size has no effect on {config.dataset}, {what}: leave it out")
     return open_dataset(
         config.dataset,
-        encoder_of(config, choose_device(config.device)),
+        load_run_encoder(config, choose_device(config.device)),
         data=config.data,
         vectors=config.vectors,
-        # Another kind of partition says itself who holds what.
+        # With any other partition, folders are classes.
         folders_are_clients=config.partition.kind == "folders",
     )
 
 
-def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
-    """Load the encoder of a run, by the name that its user gives; None without one.
+def load_run_encoder(config: ClusterConfig, device: torch.device) -> Encoder | None:
+    """Load the encoder that a configuration names, onto a device; None if it names none.
 
     Raises:
-        UsageError: It cannot be loaded, is another one than the run's, or takes images although
-            columns are named.
+        UsageError: It cannot be loaded, is not the encoder with which the run began, or embeds
+            images although ``vectors`` names columns.
     """
     if config.data.encoder is None:
         return None
@@ -82,41 +82,47 @@ def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
     return encoder
 
 
-def check_encoder(config: ClusterConfig, found: str) -> None:
-    """Refuse vectors from another encoder than the one with which a run began.
+def check_encoder(config: ClusterConfig, content_hash: str) -> None:
+    """Check that vectors come from the encoder with which a run began.
+
+    Args:
+        config: Configuration of the run.
+        content_hash: Hash of the encoder of the vectors; empty if it is unknown.
 
     Raises:
-        UsageError: They come from another one, or from none.
+        UsageError: They come from another encoder, or from an unknown one.
     """
     name, wanted = config.data.encoder, config.data.encoder_hash
-    if not found and (name or wanted):
+    if not content_hash and (name or wanted):
         raise UsageError(
             f"the run is on vectors of {name or 'an encoder'}, and these do not say which encoder "
             "made them: give the photos or texts with --encoder, or embed them by ccfcpp embed"
         )
-    if wanted is not None and found != wanted:
+    if wanted is not None and content_hash != wanted:
         raise UsageError(
-            f"the encoder has the content hash {found[:12]}…, and that of the run is "
+            f"the encoder has the content hash {content_hash[:12]}…, and that of the run is "
             f"{wanted[:12]}…: give the same network with the same weights"
         )
 
 
-def _part(config: ClusterConfig, data: AnyData) -> Tensor:
-    """Return the indices of the images that ``data.images`` and ``data.imbalance`` select."""
-    generator = _PART.generator("part of the images")
+def _selected_indices(config: ClusterConfig, data: AnyData) -> Tensor:
+    """Return the indices of the images that ``data.images`` selects."""
+    generator = _SELECTION.generator("part of the images")
     return sample_indices(torch.arange(len(data)), config.data.images, generator)
 
 
 def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
-    """Return k: as configured, the number of classes, or the largest candidate.
+    """Return the number of clusters k of a run, or its largest candidate.
+
+    It is the configured number, or else the number of classes.
 
     Raises:
-        UsageError: There are more clusters than images; or k is not configured, and there is one
-            class or no label. In the last case the message names all that is missing.
+        UsageError: There are more clusters than samples; or k is not configured and there is only
+            one class, or no labels. The message then names all settings that are missing.
     """
     clusters = config.most_clusters(len(data), len(data.classes), data.unit)
     if clusters == 0:
-        raise UsageError(_missing(config, data))
+        raise UsageError(_missing_settings(config, data))
     if clusters == 1 and config.clusters is None:
         raise UsageError(
             f"clusters is not given and {data.name} has one class alone, {data.classes[0]!r}, so "
@@ -125,8 +131,8 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
     return clusters
 
 
-def _missing(config: ClusterConfig, data: AnyData) -> str:
-    """List everything that a user has to give for images without labels."""
+def _missing_settings(config: ClusterConfig, data: AnyData) -> str:
+    """Return the error message that names all settings which samples without labels need."""
     if isinstance(data, VectorData):
         clients = "" if data.owners is not None or config.partition.clients else " and --clients"
         return (

@@ -1,9 +1,9 @@
-"""A system of clustering made of three functions: a start, a client's sums, and the next state.
+"""Clustering systems made of three functions: the initial state, a client's sums, the next state.
 
 In each round the server sends the state, each client computes sums from it and its own samples, and
-the server computes the next state from their total. Since clients send only sums, such a system has
-secure sums, differential privacy, defences, device failures, resumption and clients on other
-machines without further code.
+the server computes the next state from their total. Since clients send only sums, such a system
+supports secure sums, differential privacy, defences, absent clients, resumption and clients on
+other machines without further code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,43 +48,44 @@ from ccfcpp.models.state import to_device
 Sums = TypeVar("Sums")
 T = TypeVar("T")
 _ROUNDING = 1e-3
-"""Share of a sum that may be rounding, in single precision too."""
+"""Largest relative rounding error of a sum, in float32 too."""
 
 
 class SumsConfig(Section):
-    """The section `sums`, from which a system may derive its own, with more settings."""
+    """Settings of a ``SumsSystem`` (section ``sums``); a system may add its own in a subclass."""
 
     rounds: Positive = 100
-    """Largest number of rounds. If the library finds the first centroids, that takes the first
-    round."""
+    """Largest number of rounds. If the library computes the initial centroids, it does so in the
+    first round."""
 
 
 @dataclass(frozen=True)
 class SumsSystem(System, Generic[AnyInitState, Sums]):
-    """A system made of three functions, of which the first two say what dataclass they return.
+    """A clustering system made of three functions: ``init``, ``local`` and ``update``.
 
     Points are floats of shape (samples, d): vectors as they are, or images as the section
-    ``pixels`` scales them. A section that derives from ``SumsConfig`` has the number of rounds;
-    without one there is a section ``sums``.
+    ``pixels`` scales them. ``init`` and ``local`` must be annotated with the dataclass that they
+    return. The number of rounds is in the section whose class derives from ``SumsConfig``, or in a
+    section ``sums`` if there is none.
 
     Attributes:
-        init: Makes the first state, which derives from ``InitState``. If it has no centroids yet,
-            the library finds them first, as it does for Fed-KM.
-        local: Makes a client's sums of the state and of points: a dataclass of tensors, each a sum
-            over the points. They are added up in double precision.
-        update: Makes the next state of the state and the sums over all clients.
-        assign: Finds the cluster of each point, int64 of shape (samples,). None: the one with the
-            highest probability; without ``probabilities`` the one with the nearest centroid.
-        probabilities: Finds the probability of each cluster, of shape (samples, k), if any.
-        has_converged: Tells whether no further round would change a state.
-        parts: The fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` of as many
-            rows; all others are a ``Sum()``.
-        largest: Upper bound of the part of one point, by the name of the field, if that is
-            known: noise that hides a point is then no larger than it must be.
-        exchange: The exchange of a round, which follows from these.
+        init: Returns the initial state, a dataclass that derives from ``InitState``. If it has no
+            centroids, the library computes them first, as for Fed-KM.
+        local: Returns the sums over some points, given the state and the points: a dataclass of
+            tensors, each a sum over points. The library adds them up in float64.
+        update: Returns the next state, given the state and the sums over all clients.
+        assign: Returns the cluster of each point, int64 of shape (samples,). None: the cluster with
+            the highest probability, or with the nearest centroid without ``probabilities``.
+        probabilities: Returns the probability of each cluster, of shape (samples, k); optional.
+        has_converged: Returns whether further rounds would not change a state; optional.
+        parts: Fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` whose rows have
+            these counts; all others are a ``Sum()``.
+        largest: Upper bound on one point's contribution to a field, by the field's name, if it is
+            known; it limits the noise that differential privacy needs.
+        exchange: The exchange of a round, made from the functions.
 
     Raises:
-        UsageError: The functions do not fit each other, or the library.
+        UsageError: The functions do not fit each other, or an annotation is missing.
     """
 
     init: Callable[[Problem, Randomness], AnyInitState]
@@ -105,13 +106,13 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
     soft: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Fill in what follows from the functions and the sections."""
+        """Set the attributes that depend on the functions and the sections."""
         sections: dict[str, type[Section]] = {"pixels": PixelsConfig, **self.sections}
         of_rounds = [name for name, kind in sections.items() if issubclass(kind, SumsConfig)]
         if not of_rounds:
             sections["sums"] = SumsConfig
         own = [] if self.by_nearest else ["pixels.assignment"]
-        found = {
+        derived = {
             "exchange": self._exchange(),
             "make": partial(SumsClustering, self),
             "sections": sections,
@@ -119,16 +120,16 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
             "ignores": tuple(dict.fromkeys([*self.ignores, *own])),
             "soft": self.probabilities is not None,
         }
-        for name, value in found.items():
-            object.__setattr__(self, name, value)  # it is frozen from here on
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def by_nearest(self) -> bool:
-        """Whether points belong to the nearest centroid."""
+        """Whether each point is assigned to the nearest centroid."""
         return self.assign is None and self.probabilities is None
 
     def _exchange(self) -> Exchange[AnyInitState, Sums]:
-        state, sums = self._returned("init"), self._returned("local")
+        state, sums = self._returned_class("init"), self._returned_class("local")
         if InitState not in state.__mro__:
             raise UsageError(
                 f"{self.title}: {state.__name__}, which init() returns, has no centroids: derive "
@@ -151,8 +152,9 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
             raise UsageError(f"{self.title}: parts may be Sum() and Count() alone")
         return exchange
 
-    def _returned(self, name: str) -> type[Any]:
-        with self.called(name):
+    def _returned_class(self, name: str) -> type[Any]:
+        """Return the dataclass in the return annotation of the function with a name."""
+        with self.report_errors(name):
             kind = get_type_hints(getattr(self, name)).get("return")
         if not (isinstance(kind, type) and is_dataclass(kind)):
             raise UsageError(
@@ -160,26 +162,27 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
             )
         return kind
 
-    def called(self, name: str) -> AbstractContextManager[None]:
-        """Turn an error in one of the functions into one line."""
+    def report_errors(self, name: str) -> AbstractContextManager[None]:
+        """Return a context that turns an error in the named function into a ``UsageError``."""
         return one_line_errors(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
-        """Return the sums over some points by name, in double precision."""
-        with self.called("local"):
-            found = _as_said(self.local(state, points), self.exchange.update)
-            return {name: part.double() for name, part in pack(found).items()}
+        """Return the sums over points, of shape (samples, d), by field name, in float64."""
+        with self.report_errors("local"):
+            sums = _check_type(self.local(state, points), self.exchange.update)
+            return {name: part.double() for name, part in pack(sums).items()}
 
 
-def _as_said(found: T, kind: type[T]) -> T:
-    if type(found) is not kind:
-        raise TypeError(f"it returns a {type(found).__name__}, and says {kind.__name__}")
-    return found
+def _check_type(value: T, expected: type[T]) -> T:
+    """Return the value; raise ``TypeError`` if its type is not the expected one."""
+    if type(value) is not expected:
+        raise TypeError(f"it returns a {type(value).__name__}, and says {expected.__name__}")
+    return value
 
 
 @dataclass(frozen=True)
-class AddUpPoints(SummedWork[AnyInitState, Sums]):
-    """The clients' sums over blocks of points."""
+class SumsClientWork(SummedWork[AnyInitState, Sums]):
+    """Client side of the exchange of a ``SumsSystem``: sums over a client's points, in blocks."""
 
     system: SumsSystem[AnyInitState, Sums]
     exchange: Exchange[AnyInitState, Sums]
@@ -193,42 +196,45 @@ class AddUpPoints(SummedWork[AnyInitState, Sums]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sums:
-        """Sum over the clients' points in blocks, without sums over too few points."""
-        return sum_updates(self._of(message, client) for client in clients)
+        """Return the sums over the clients' points; sums over too few points are 0."""
+        return sum_updates(self._sum_client(message, client) for client in clients)
 
-    def _of(self, state: AnyInitState, client: Client) -> Sums:
+    def _sum_client(self, state: AnyInitState, client: Client) -> Sums:
         width = required_centroids(state.centroids).numel()
         total: dict[str, Tensor] = {}
         for points in self.rule.blocks(client.images, width):
-            for name, part in self._of_block(state, points).items():
+            for name, part in self._sum_block(state, points).items():
                 total[name] = total[name] + part if name in total else part
         if spoilt := find_non_finite(total):
             raise UsageError(
                 f"{self.system.title}: local() gives NaN or Inf in {spoilt!r} for {client.name}"
             )
-        return unpack(self.exchange.update, self._told(total, len(client)))
+        return unpack(self.exchange.update, self._drop_small_sums(total, len(client)))
 
-    def _of_block(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
+    def _sum_block(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         bounding = self.context.bounding
         if bounding is None:
             return self.system.sums(state, points)
-        each = [self.system.sums(state, point) for point in torch.split(points, 1)]
-        found = {}
-        for name, like in each[0].items():
-            rows = torch.stack([one[name].flatten() for one in each])
-            found[name] = bounding.rows(self.exchange, name, rows).sum(dim=0).view_as(like)
-        return found
+        by_point = [self.system.sums(state, point) for point in torch.split(points, 1)]
+        total = {}
+        for name, like in by_point[0].items():
+            rows = torch.stack([sums[name].flatten() for sums in by_point])
+            total[name] = bounding.rows(self.exchange, name, rows).sum(dim=0).view_as(like)
+        return total
 
-    def _told(self, total: dict[str, Tensor], samples: int) -> dict[str, Tensor]:
-        """Set sums over too few points to 0: a row by its count, other parts by all points."""
-        least, found = self.context.least, {}
+    def _drop_small_sums(self, total: dict[str, Tensor], samples: int) -> dict[str, Tensor]:
+        """Return the sums, with those over too few points set to 0.
+
+        The number of points is a row's count if it has one, or else ``samples``.
+        """
+        least, kept = self.context.least, {}
         for name, tensor in total.items():
             part = self.exchange.parts[name]
             count = name if isinstance(part, Count) else getattr(part, "count", None)
-            of = tensor.new_tensor(samples) if count is None else total[count]
-            enough = (of >= least).view(*of.shape, *[1] * (tensor.ndim - of.ndim))
-            found[name] = tensor * enough
-        return found
+            points = tensor.new_tensor(samples) if count is None else total[count]
+            enough = (points >= least).view(*points.shape, *[1] * (tensor.ndim - points.ndim))
+            kept[name] = tensor * enough
+        return kept
 
 
 def _nearest(state: InitState, points: Tensor) -> Tensor:
@@ -240,7 +246,7 @@ class SumsClustering(
     ServerWork[AnyInitState, AnyInitState, Sums],
     Generic[AnyInitState, Sums],
 ):
-    """The algorithm of a ``SumsSystem``, and the server's half of its exchange."""
+    """Algorithm of a ``SumsSystem``, which is also the server side of its exchange."""
 
     def __init__(self, system: SumsSystem[AnyInitState, Sums], problem: Problem) -> None:
         super().__init__(problem)
@@ -250,13 +256,13 @@ class SumsClustering(
         self.by_angle = self.by_angle and system.by_nearest
 
     def initial_state(self, randomness: Randomness) -> AnyInitState:
-        """Return the first state of the system's function."""
-        return self._kept("init", lambda: self.system.init(self.problem, randomness))
+        """Return the initial state, by the system's ``init``."""
+        return self._make_state("init", lambda: self.system.init(self.problem, randomness))
 
-    def _kept(self, name: str, make: Callable[[], AnyInitState]) -> AnyInitState:
-        """Make a state, and convert it as a checkpoint does, on the run's device."""
-        with self.system.called(name):
-            packed = pack(_as_said(make(), self.state_type))
+    def _make_state(self, name: str, make: Callable[[], AnyInitState]) -> AnyInitState:
+        """Call ``make``, and return its state on the run's device, as a checkpoint stores it."""
+        with self.system.report_errors(name):
+            packed = pack(_check_type(make(), self.state_type))
             if name == "update" and (spoilt := find_non_finite(packed)):
                 raise ValueError(f"{spoilt} holds NaN or Inf")
             return unpack(self.state_type, to_device(packed, self.problem.device))
@@ -266,8 +272,8 @@ class SumsClustering(
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: sums for the start and for the steps."""
-        own = AddUpPoints(self.system, self.exchange, self.rule, context)
+        """Return the clients' work: sums for the initialisation and for the rounds."""
+        own = SumsClientWork(self.system, self.exchange, self.rule, context)
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
     def has_converged(self, state: AnyInitState) -> bool:
@@ -275,7 +281,7 @@ class SumsClustering(
         ends = self.system.has_converged
         if ends is None or state.centroids is None or self.problem.config.availability.varies:
             return False
-        with self.system.called("has_converged"):
+        with self.system.report_errors("has_converged"):
             return ends(state)
 
     def broadcast(self, state: AnyInitState) -> AnyInitState:
@@ -284,15 +290,15 @@ class SumsClustering(
         return state
 
     def update_format(self, message: AnyInitState) -> UpdateFormat:
-        """Return an update's shapes and dtypes, found by sums over made-up points."""
+        """Return an update's shapes and dtypes, from sums over two random points."""
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
         points = points.to(device, self.rule.dtype)
         both, *single = (
-            self.system.sums(message, some) for some in (points, points[:1], points[1:])
+            self.system.sums(message, part) for part in (points, points[:1], points[1:])
         )
         for name, part in both.items():
-            each = torch.stack([one[name] for one in single])
+            each = torch.stack([sums[name] for sums in single])
             if bool((each.sum() - part.sum()).abs() > _ROUNDING * each.abs().sum()):
                 raise UsageError(
                     f"{self.system.title}: local() of two points is not the sum of local() of "
@@ -301,53 +307,54 @@ class SumsClustering(
         return format_of(both)
 
     def check(self, message: AnyInitState, update: Sums, senders: Sequence[Member]) -> None:
-        """Refuse counts that the senders cannot hold, and sums of points that lie far off.
+        """Check that counts do not exceed the senders' samples, and that sums are not too large.
 
         Raises:
-            RefusedUpdateError: It cannot be used.
+            RefusedUpdateError: A count or a sum is out of range.
         """
-        held = sum(sender.samples for sender in senders)
+        samples = sum(sender.samples for sender in senders)
         for name, tensor in pack(update).items():
             if isinstance(self.exchange.parts[name], Count):
                 check_counts(tensor, senders)
-            elif bool((tensor.abs() > FARTHEST**2 * held).any()):
+            elif bool((tensor.abs() > FARTHEST**2 * samples).any()):
                 raise RefusedUpdateError(f"points in {name!r} lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: AnyInitState, update: Sums) -> Sums:
         """Set counts that noise made negative to 0."""
         parts = self.exchange.parts
-        nearest = {
+        possible = {
             name: tensor.clamp(min=0) if isinstance(parts[name], Count) else tensor
             for name, tensor in pack(update).items()
         }
-        return unpack(self.exchange.update, nearest)
+        return unpack(self.exchange.update, possible)
 
     def aggregate(
         self, state: AnyInitState, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Return the next state by the system's function of the total; report its numbers."""
+        """Return the next state, by the system's ``update``, with its floats as metrics."""
         total = to_device(pack(sum_updates(updates)), self.problem.device)
         sums = unpack(self.exchange.update, total)
-        after = self._kept("update", lambda: self.system.update(state, sums))
+        after = self._make_state("update", lambda: self.system.update(state, sums))
         numbers = {each.name: getattr(after, each.name) for each in fields(after)}
         return after, {name: each for name, each in numbers.items() if isinstance(each, float)}
 
     def assign(self, state: AnyInitState, client: Client) -> Tensor:
-        """Assign each sample to a cluster, int64 of shape (samples,)."""
-        found = self.probabilities(state, client) if self.system.assign is None else None
-        if found is not None:
-            return found.argmax(dim=1)
+        """Return the cluster of each sample, int64 of shape (samples,)."""
+        own = self.system.assign is not None
+        probabilities = None if own else self.probabilities(state, client)
+        if probabilities is not None:
+            return probabilities.argmax(dim=1)
         if self.by_angle:
             return super().assign(state, client)
-        return self._of_points("assign", self.system.assign or _nearest, state, client)
+        return self._apply_in_blocks("assign", self.system.assign or _nearest, state, client)
 
     def probabilities(self, known: AnyInitState, client: Client) -> Tensor | None:
-        """Return the probability of each cluster, of shape (samples, k), if there are any."""
+        """Return the probability of each cluster, (samples, k); None if the system has none."""
         if self.system.probabilities is None:
             return None
-        return self._of_points("probabilities", self.system.probabilities, known, client)
+        return self._apply_in_blocks("probabilities", self.system.probabilities, known, client)
 
-    def _of_points(
+    def _apply_in_blocks(
         self,
         name: str,
         function: Callable[[AnyInitState, Tensor], Tensor],
@@ -355,7 +362,7 @@ class SumsClustering(
         client: Client,
     ) -> Tensor:
         width = required_centroids(state.centroids).numel()
-        with self.system.called(name):
+        with self.system.report_errors(name):
             return torch.cat([function(state, p) for p in self.rule.blocks(client.images, width)])
 
     def final_model(self, state: AnyInitState) -> AnyInitState:

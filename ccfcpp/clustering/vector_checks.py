@@ -11,18 +11,18 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 
 _FAR = 1000
-"""Ratio of distance from 0 to differences, from which on float32 merges vectors."""
+"""Largest ratio of the mean's norm to the standard deviation that float32 vectors may have."""
 
 
 def check_vectors(config: ClusterConfig, values: Tensor) -> None:
-    """Refuse vectors that float precision cannot distinguish.
+    """Check that float precision can distinguish the vectors of a run.
 
     Args:
         config: Configuration of the run.
-        values: Vectors of shape (samples, d).
+        values: Vectors, floats of shape (samples, d).
 
     Raises:
-        UsageError: They are too large, or too far from 0 for a network.
+        UsageError: They are too large, or differ too little for a network at their distance from 0.
     """
     vectors = config.vectors
     check_range(vectors, values)
@@ -42,10 +42,10 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
 
 
 def check_range(config: VectorsConfig, values: Tensor) -> None:
-    """Refuse vectors that lie farther from 0 than centroids may.
+    """Check that unscaled vectors are within the range that is allowed for centroids.
 
     Raises:
-        UsageError: They do, and are not scaled.
+        UsageError: A coordinate is too large, and the vectors are not scaled.
     """
     far = max(float(block.nan_to_num().abs().max()) for block in blocks(values))
     if far > FARTHEST and config.scale == "none" and not config.whiten:

@@ -1,4 +1,4 @@
-"""The configuration of privacy. Importing this module imports no network library."""
+"""Settings of privacy. Importing this module imports no network library."""
 
 import math
 from typing import Annotated, Literal
@@ -10,21 +10,21 @@ from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class PrivacyConfig(Section):
-    """Settings of protection beyond keeping images at their clients."""
+    """Settings of secure sums and differential privacy, beyond keeping images at clients."""
 
     secure_sums: bool = False
-    """Let the server learn sums over clients alone, and no client's part of them (an extra)."""
+    """Let the server learn only sums over clients, and no client's part of them (an extra)."""
     threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Number of clients that a secure sum needs at every stage, always more than half
-    of those that are asked. null: two thirds of those, and one."""
+    of those that are asked. null: two thirds of those, plus one."""
     holders: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Number of clients that hold shares of a client's secrets in a secure sum, and have masks in
-    common with it. null: all up to 100; of more clients as many as let a tenth of them collude with
-    the server, and another tenth be lost."""
+    common with it. null: all, up to 100 clients; of more, as many as are safe if a tenth of all
+    colludes with the server and another tenth is lost."""
     bits: Literal[32, 64] = 64
-    """Bits of a number in a secure sum, modulo 2 to that power."""
+    """Bits of a number in a secure sum, which is computed modulo 2 to that power."""
     fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
-    """Bits behind the point among these; null: half of them. Where clients add the noise, numbers
+    """Bits of a number after the binary point; null: half of all. If clients add the noise, numbers
     are integers, in a unit that follows from the noise."""
     smallest_count: Count = 0
     """A client sends no centroid, mean or sum over fewer of its images."""
@@ -34,28 +34,28 @@ class PrivacyConfig(Section):
     epsilon: PositiveNumber = 8.0
     """Budget ε of differential privacy; the run ends before the round that would spend more."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """δ: with about this probability there is no promise."""
+    """δ: about the probability with which the guarantee of ε may fail."""
     noise: PositiveNumber | None = None
-    """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
-    as much as lets all rounds stay within the budget."""
+    """Standard deviation of a sum's noise, divided by the largest change that one client, or one
+    image, can make; null: the smallest that keeps all rounds within the budget."""
     clip: PositiveNumber = 1.0
     """Largest Euclidean norm of a client's, or an image's, part of a sum; larger ones are
     scaled down to it. feddp-kmeans: in multiples of the usual size."""
     clips: dict[str, PositiveNumber] = Field(default_factory=dict)
-    """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
-    or ``counts``; or for one sum, such as ``sums/predictions``."""
+    """Bounds in place of ``clip`` for single parts of updates, such as ``gradient``, ``model`` or
+    ``counts``; or for one sum, such as ``sums/predictions``."""
     noise_at: Literal["clients", "server"] = "clients"
     """With secure sums: who adds the noise. Each of the ``clients`` adds a part of it under its
     masks, so that the server sees no sum without noise; or the ``server`` adds it to the sum."""
     colluders: Count = 0
     """Number of clients that may tell the server their parts of the noise; the others add more."""
     accountant: Literal["pld", "rdp"] = "pld"
-    """Method of adding up ε: privacy loss distributions, or Rényi divergences, which give more."""
+    """Method of adding up ε: privacy loss distributions, or Rényi divergences (a larger ε)."""
     reproducible_noise: bool = False
-    """Draw noise and samples from the run's seed. It then protects nothing."""
+    """Draw noise and samples from the run's seed. The noise then protects nothing."""
 
     def unused(self) -> Unused:
-        """Yield the settings of secure sums and of noise if these are off."""
+        """Yield the settings that have no effect because secure sums or noise are off."""
         of_both = "privacy.noise_at privacy.colluders"
         if self.level == "none":
             keys = "epsilon delta noise clip clips accountant reproducible_noise"
@@ -90,7 +90,7 @@ class PrivacyConfig(Section):
 
     @property
     def rounding(self) -> float:
-        """The step to whose multiples clients round what they send; 0 without rounding."""
+        """Step to whose multiples clients round the numbers that they send; 0 without rounding."""
         return math.ldexp(1.0, -self.behind_the_point) if self.secure_sums else 0.0
 
     @property

@@ -1,13 +1,14 @@
-"""Attacks on a finished run's model and on averages that clients have sent.
+"""Attacks on a finished run's model, and on averages of images that clients have sent.
 
-*Membership*: how well an attacker can tell a model's training images from others. It has a number
-for each image, a *loss* that training lowers, and takes an image for a training image
-if the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
+*Membership*: how well an attacker can tell a model's training images from others. The attacker has
+a number for each image, a *loss* that training lowers, and takes an image for a training image if
+the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
 Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by the same model's losses
 of the image's neighbours (Mattern et al., *Membership Inference Attacks against Language Models via
 Neighbourhood Comparison*, ACL Findings 2023).
 
-*Inversion*: what an average of pixels reveals of the images in it. An average of one image is it.
+*Inversion*: what an average of pixels reveals of the images in it. An average of one image is that
+image.
 """
 
 import math
@@ -23,11 +24,11 @@ from torch.nn import functional as F
 Losses = NDArray[np.float64]
 _FALSE_ALARMS = 0.01
 _SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, right) != (1, 1)]
-"""Offsets of the eight neighbours; an image itself is at (1, 1) once its edges are repeated."""
+"""Offsets of the eight shifted copies; the image itself is at (1, 1) of the padded image."""
 
 
 _EXACT = 1e-3
-"""An image is known if the average differs from it by less than so much of its length."""
+"""An image counts as revealed if an average differs from it by less than this share of its norm."""
 SIZES = ((1, 1), (2, 4), (5, 9), (10, 19), (20, None))
 """Groups of averages, by how many images are in them."""
 
@@ -37,12 +38,12 @@ class Membership:
     """Metrics of a membership inference attack.
 
     Attributes:
-        advantage: Share of the members that it finds, less the share of others that it takes for
-            members; 0 is guessing, 1 is all. The threshold is chosen on one half of the images, and
-            the advantage is that on the other half, averaged over both ways.
+        advantage: Share of the members that the attack finds, less the share of others that it
+            takes for members; 0 is guessing, 1 is all. The threshold is chosen on one half of the
+            images, and the advantage is that on the other half, averaged over both ways.
         error: The advantage's standard error.
         auc: Probability that a member has a lower loss than another image; 0.5 is guessing.
-        found: Share of the members that it finds if 1% of the others are taken for members.
+        found: Share of the members that the attack finds if it takes 1% of the others for members.
     """
 
     advantage: float
@@ -51,16 +52,16 @@ class Membership:
     found: float
 
 
-def membership(members: Tensor, others: Tensor) -> Membership:
+def measure_membership(members: Tensor, others: Tensor) -> Membership:
     """Measure a membership inference attack that thresholds losses.
 
     Args:
         members: Losses of training images, of shape (at least 2,). They are in random order:
-            the halves are those of even and of odd places.
+            the halves are the even and the odd positions.
         others: Losses of other images, likewise.
 
     Raises:
-        ValueError: There are too few.
+        ValueError: There are fewer than two losses of either.
     """
     # Imported where it is needed: it is slow to import.
     from sklearn.metrics import roc_auc_score
@@ -74,14 +75,14 @@ def membership(members: Tensor, others: Tensor) -> Membership:
         rates.append([(half[1 - first :: 2] <= threshold).mean() for half in (inside, outside)])
     hits, alarms = (float(sum(of)) / 2 for of in zip(*rates, strict=True))
     error = math.sqrt(hits * (1 - hits) / len(inside) + alarms * (1 - alarms) / len(outside))
-    auc = float(roc_auc_score(*_told_apart(inside, outside)))
+    auc = float(roc_auc_score(*_truth_and_scores(inside, outside)))
     allowed = int(_FALSE_ALARMS * len(outside))
     found = float((inside < np.sort(outside)[allowed]).mean())
     return Membership(hits - alarms, error, auc, found)
 
 
-def _told_apart(members: Losses, others: Losses) -> tuple[Losses, Losses]:
-    """Return whether each image is a member, and its score, which is the negative loss."""
+def _truth_and_scores(members: Losses, others: Losses) -> tuple[Losses, Losses]:
+    """Return, for all images, 1 for members and 0 for others, and scores: the negative losses."""
     truth = np.repeat([1.0, 0.0], [len(members), len(others)])
     return truth, -np.concatenate([members, others])
 
@@ -90,13 +91,13 @@ def _best_threshold(members: Losses, others: Losses) -> float:
     """Return the loss up to which an image is taken for a member; −∞ if no loss helps."""
     from sklearn.metrics import roc_curve
 
-    alarms, hits, scores = roc_curve(*_told_apart(members, others), drop_intermediate=False)
-    # Of gains that are alike but for rounding the first counts.
+    alarms, hits, scores = roc_curve(*_truth_and_scores(members, others), drop_intermediate=False)
+    # Rounded, so that the first of equal gains is taken.
     return -float(scores[(hits - alarms).round(12).argmax()])
 
 
-def neighbours(images: Tensor) -> Tensor:
-    """Shift each image by a pixel in eight directions, with its edges repeated.
+def shift_images(images: Tensor) -> Tensor:
+    """Shift each image by one pixel in each of eight directions, repeating its edges.
 
     Args:
         images: uint8 of shape (images, channels, height, width).
@@ -112,15 +113,15 @@ def neighbours(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inversion:
-    """Result of inversion for averages of similar numbers of images.
+    """Metrics of inversion for averages over similar numbers of images.
 
     Attributes:
-        least: The fewest images in an average.
-        most: The most images; None: any number.
+        least: Smallest number of images in an average.
+        most: Largest number of images; None: any number.
         averages: Number of averages that clients have sent.
-        exact: How many of them are an image of the client, up to rounding.
-        distance: From an average to the client's nearest image, as a share of that image's length;
-            the median.
+        exact: Number of averages that equal an image of the client, up to rounding.
+        distance: Median distance from an average to the client's nearest image, as a share of that
+            image's norm.
     """
 
     least: int
@@ -130,15 +131,15 @@ class Inversion:
     distance: float
 
 
-def inverted(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
-    """Measure the distance of averages from images.
+def measure_inversion(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
+    """Measure how near the averages that clients have sent are to single images.
 
     Args:
         sent: For each client its averages, of shape (averages, pixels), and its images as points,
-            of shape (images, pixels). An image is in the average nearest to it.
+            of shape (images, pixels). An image counts as part of the average nearest to it.
 
     Returns:
-        A result for each of ``SIZES`` with an average.
+        Metrics for each group of ``SIZES`` that has an average.
     """
     sizes, distances = [], []
     for averages, points in sent:
@@ -147,11 +148,12 @@ def inverted(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
         nearest, which = far.min(dim=1)
         distances.append(nearest / points.double()[which].norm(dim=1).clamp(min=1e-12))
     size, distance = torch.cat(sizes), torch.cat(distances)
-    found = []
+    metrics = []
     for least, most in SIZES:
         here = (size >= least) & (size <= (len(size) + int(size.max()) if most is None else most))
         if bool(here.any()):
             near = distance[here]
             exact = int((near < _EXACT).sum())
-            found.append(Inversion(least, most, int(here.sum()), exact, float(near.quantile(0.5))))
-    return found
+            median = float(near.quantile(0.5))
+            metrics.append(Inversion(least, most, int(here.sum()), exact, median))
+    return metrics

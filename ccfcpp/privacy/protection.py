@@ -1,4 +1,4 @@
-"""Protection of privacy in a run, made from its configuration."""
+"""Privacy protection of a run, made from its settings."""
 
 import importlib.util
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,9 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ImageLevel, Level
-from ccfcpp.privacy.sums.aggregation import refuse_alone
+from ccfcpp.privacy.sums.aggregation import require_sums
 from ccfcpp.privacy.sums.agreement import terms_of
-from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.client import wrap_works
 from ccfcpp.privacy.sums.distributed_noise import min_honest_clients
 from ccfcpp.privacy.sums.stage import Summing
 
@@ -19,7 +19,7 @@ class Protection:
     """Secure sums and differential privacy of a run.
 
     Attributes:
-        stage: The stage between the transport and the loop.
+        stage: The stage, between the transport and the loop over rounds, that adds up updates.
 
     Raises:
         UsageError: The settings do not fit the system or the clients.
@@ -46,17 +46,17 @@ class Protection:
 
     @property
     def merges(self) -> bool:
-        """Whether clients of one process may send one sum, which needs bounded images."""
+        """Whether the clients of one process may send one sum, as each image's part is bounded."""
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work for this stage, by the name of the exchange."""
-        return works_in_sums(works, self.config, self.clients)
+        """Wrap the clients' work, by the name of the exchange, so that they send parts of sums."""
+        return wrap_works(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
-        """Load the releases in a run's ledger, if there is a budget.
+        """Load what a run has spent of its privacy budget, if it has one, from its ledger file.
 
-        Raises ``UsageError`` if rounds have been run and the ledger is damaged or missing.
+        Raises ``UsageError`` if the run goes on and its ledger is damaged or missing.
         """
         if self.mechanism is None:
             return
@@ -77,25 +77,25 @@ class Protection:
         return lines
 
     def describe(self) -> dict[str, object]:
-        """Return the facts on privacy for a summary."""
-        found: dict[str, object] = {"secure_sums": self.config.secure_sums}
+        """Return the facts on privacy for the run's ``summary.json``."""
+        facts: dict[str, object] = {"secure_sums": self.config.secure_sums}
         if self.config.secure_sums:
-            found |= {
+            facts |= {
                 "threshold": self.config.threshold,
                 "bits": self.config.bits,
                 "fraction_bits": self.config.behind_the_point,
             }
-        return found | (self.mechanism.describe() if self.mechanism else {})
+        return facts | (self.mechanism.describe() if self.mechanism else {})
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Refuse a system whose server needs each client's part, and bounds of unknown parts."""
+    """Raise ``UsageError`` if the server needs single parts, or a bound is of an unknown part."""
     level = KeyValue("privacy.level", config.level)
     asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
     known: set[str] = set()
     for exchange in exchanges:
         if exchange.travels:
-            refuse_alone(asked, system, exchange)
+            require_sums(asked, system, exchange)
             known |= exchange.parts.keys()
     for name in config.clips:
         if name.partition("/")[0] not in known:

@@ -1,4 +1,4 @@
-"""Rows of a summary on protection, attacks and defences of a run."""
+"""Rows of a run's summary on its privacy protection, attackers and defence."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,20 +7,17 @@ from ccfcpp.core.units import list_first
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Describe what a run has protected and revealed, its attackers and its defence.
-
-    The texts come by title from a run's ``summary.json``; there is none if nothing was asked.
-    """
-    found = summary.get("privacy", {})
-    rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
-    if "epsilon" in found:
-        level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
-        rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
-        if found.get("noise_at") == "clients":
+    """Describe the protection, attackers and defence in a run's ``summary.json``, by title."""
+    privacy = summary.get("privacy", {})
+    rows = {"secure sums": "yes"} if privacy.get("secure_sums") else {}
+    if "epsilon" in privacy:
+        level = f"{privacy['level']} level: ε = {privacy['epsilon']:.3g} of {privacy['budget']:g}, "
+        rows["privacy"] = f"{level}δ = {privacy['delta']:g}; it hides {privacy['hides']}"
+        if privacy.get("noise_at") == "clients":
             rows["privacy"] += "; the clients added the noise"
-        if found["budget_ended_the_run"]:
+        if privacy["budget_ended_the_run"]:
             rows["privacy"] += "; the budget ended the run before its last round"
-        if found["reproducible_noise"]:
+        if privacy["reproducible_noise"]:
             rows["privacy"] += "; the noise can be drawn again, and protects NOTHING"
     if attack := summary.get("attack"):
         share = f"{attack['share']:.0%} of the clients"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.clustering.evaluation.summary_text import judged_rows, scores_over
+from ccfcpp.clustering.evaluation.summary_text import evaluation_rows, scores_caveat
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import sum_tables, table_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles
@@ -89,13 +89,13 @@ def results(run: RecordedRun) -> dict[str, str]:
         down: bytes_in_words(sum(row["bytes_down"] for row in run.log)),
         "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
     }
-    over = scores_over(values)
+    over = scores_caveat(values)
     scores = {
         title(key): f"{values[key]:.4g}{over * (key in _BY_LABELS)}"
         for key in _RESULTS
         if values.get(key) is not None
     }
-    return scores | judged_rows(values) | _scores_by_presence(values) | costs
+    return scores | evaluation_rows(values) | _scores_by_presence(values) | costs
 
 
 def _scores_by_presence(summary: Json) -> dict[str, str]:

@@ -11,13 +11,7 @@ from ccfcpp.studies.tables import cell_rows, describe_seeds, display, group_by_c
 
 @dataclass(frozen=True)
 class ClassificationTable:
-    """Table of a classification study.
-
-    Attributes:
-        rows: Settings, mean scores, deviations and p-values of each cell.
-        shown: The same rows as text, with a mark at significant differences.
-        caption: Number of seeds, and the meaning of the mark.
-    """
+    """Table of a classification study: rows of numbers, the same as text, and a caption."""
 
     rows: list[Json]
     shown: list[dict[str, str]]
@@ -27,10 +21,8 @@ class ClassificationTable:
 def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     """Tabulate the finished runs of a classification study.
 
-    Among cells with equal numeric settings, such as alpha, each is tested against the best one.
-
-    Args:
-        results: Settings that distinguish the run's cell, and ``summary.json``, of each run.
+    ``results`` has each run's axes (distinguishing settings) and summary. Among cells with equal
+    numeric settings, such as alpha, each is tested against the best one.
     """
     compared = score_keys([summary for _, summary in results])
     measures = [*compared, "tail_share", "seconds"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.evaluation.summary_text import MEASURES, shortfall
+from ccfcpp.clustering.evaluation.summary_text import MEASURES, missing_clusters_warning
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
@@ -165,7 +165,7 @@ class Comparison:
             self.scores |= _BESIDE_PUBLISHED
         if self._known(*JUDGED):
             self.scores = (self.scores if self._known(*SCORES) else {}) | JUDGED
-        self._fewer = sum(bool(shortfall(summary)) for _, summary in results)
+        self._fewer = sum(bool(missing_clusters_warning(summary)) for _, summary in results)
         self._cells = {self._key(row): row for row in self.rows}
         self._best: dict[tuple[str, _Degree, _Place], float] = {}
         self._p: dict[tuple[str, _Degree, _Place], float] = {}
@@ -178,7 +178,7 @@ class Comparison:
     def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
         return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
 
-    def _at(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
+    def _cell_key(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
         """Return a cell's key; degree None for a method that has the same cell for all degrees."""
         return (place, degree) if (place, degree) in self._cells else (place, None)
 
@@ -187,19 +187,19 @@ class Comparison:
 
         Rows are comparable if the settings that change the problem are equal, or without effect.
         """
-        where = [number for number, name in enumerate(self.rates) if _is_condition(name)]
+        conditions = [number for number, name in enumerate(self.rates) if _is_condition(name)]
         sign = -1 if score in _LESS_IS_BETTER else 1
-        keys = {place: self._at(place, degree) for place in self._places}
+        keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
         means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
         for place in self._places:
-            own = [place[1][n] for n in where]
+            own = [place[1][n] for n in conditions]
             group = {
                 other: significance.by_seed(self._summaries[keys[other]], score)
                 for other in means
                 if all(
                     a == b or None in (a, b)
-                    for a, b in zip(own, (other[1][n] for n in where), strict=True)
+                    for a, b in zip(own, (other[1][n] for n in conditions), strict=True)
                 )
             }
             if group:
@@ -228,7 +228,7 @@ class Comparison:
                 axis_name(name): "" if own is None else format_number(own) for name, own in shares
             }
             for degree, heading in self._headings.items():
-                if cell := self._cells.get(self._at(place, degree)):
+                if cell := self._cells.get(self._cell_key(place, degree)):
                     mean, at = cell[score], (score, degree, place)
                     row[heading] = TableEntry(
                         _shown(mean, "{:.4f}") + _shown(cell[f"{score} deviation"], " ± {:.4f}"),
@@ -342,21 +342,21 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
 
 
 def with_presence_scores(summary: Json) -> Json:
-    """Return a copy with the scores of connected and of absent clients as keys of their own."""
-    found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
+    """Return a copy of a summary, with scores of connected and absent clients as keys, if any."""
+    by_group = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {
-        f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED
+        f"{score}_{who}": own[score] for who, own in by_group.items() if own for score in _PUBLISHED
     }
 
 
 def with_costs(summary: Json) -> Json:
-    """Return a copy with the mean MB (10⁶ bytes) that a client sends and receives in the run."""
+    """Return a copy of a summary, with the MB (10⁶ bytes) that a client sends and receives."""
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
     down += summary.get("bytes_delivered", 0)
     return summary | {"mb_up": up / 1e6, "mb_down": down / 1e6}
 
 
-def _fits_the_tables(config: ClusterConfig) -> bool:
+def _has_published_settings(config: ClusterConfig) -> bool:
     """Return whether a run's data, clients, clusters and partition are those of CCFC++'s tables."""
     whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
@@ -365,14 +365,14 @@ def _fits_the_tables(config: ClusterConfig) -> bool:
 
 def _with_published(row: Json, config: ClusterConfig) -> Json:
     p = None if METHODS[row["method"]].centralised else row.get("p")
-    found = {
+    published = {
         f"{score} published": published_score(score, config.dataset, p, row["method"])
-        if _fits_the_tables(config)
+        if _has_published_settings(config)
         else None
         for score in _PUBLISHED
     }
     sends = METHODS[row["method"]].sends
-    return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
+    return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": sends}
 
 
 def _has(row: Json, key: str) -> bool:

@@ -79,12 +79,9 @@ class Study(Generic[C]):
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
-        """Load a study from its folder, with changed settings such as the device.
+        """Load a study from its folder; ``kind`` is the class of its configurations.
 
-        Args:
-            path: The study's folder.
-            kind: Class of the configurations.
-            changes: Settings that may change in a resumed run; they apply to all runs.
+        ``changes`` are settings that may change in a resumed run, such as the device.
 
         Raises:
             UsageError: The plan is damaged.

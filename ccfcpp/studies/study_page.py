@@ -32,10 +32,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 class Examined:
     """Finished runs of a study, the numbers of each cell (combination of settings), page facts.
 
-    Attributes:
-        cells: The runs, and what figures need.
-        rows: Settings, mean scores and costs of each cell.
-        facts: Title, tables, settings and other text, by their names in the page's template.
+    ``facts`` are title, tables and other text, by their names in the page's template.
     """
 
     cells: StudyCells
@@ -100,17 +97,17 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
     names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
     study_axis = {"study"} if _differing_settings(studies, names) else set()
     here: Study[RunConfig] = Study(Path(), [])
-    found: dict[str, PlannedRun[RunConfig]] = {}
+    joined: dict[str, PlannedRun[RunConfig]] = {}
     for study in studies:
         for run in study.runs:
             axes = _with_all_axes(run, names)
             axes |= dict.fromkeys(study_axis, study.path.resolve().name)
             same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
-            if same not in found or not here.is_finished(found[same]):
-                found[same] = PlannedRun(axes, run.config, study.path / run.folder)
+            if same not in joined or not here.is_finished(joined[same]):
+                joined[same] = PlannedRun(axes, run.config, study.path / run.folder)
     # Seeds of a cell are adjacent, even if they come from several studies.
-    cells = list(dict.fromkeys(str(run.axes) for run in found.values()))
-    return Study(Path(), sorted(found.values(), key=lambda run: cells.index(str(run.axes))))
+    cells = list(dict.fromkeys(str(run.axes) for run in joined.values()))
+    return Study(Path(), sorted(joined.values(), key=lambda run: cells.index(str(run.axes))))
 
 
 def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
@@ -135,7 +132,7 @@ def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]
     fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
     left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
     left |= {f"partition.{key}" for key in DEGREES} | fixed
-    found = {
+    values = {
         key: [each[key] for each in shared]
         for key in shared[0]
         if key not in left and all(key in each for each in shared)
@@ -143,7 +140,7 @@ def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]
     configs_of = [[run.config for run in study.runs] for study in studies]
     return {
         key: own
-        for key, own in found.items()
+        for key, own in values.items()
         if len(set(map(str, own))) > 1
         and all(any(needs_of(config, key) is None for config in of) for of in configs_of)
     }

@@ -63,7 +63,7 @@ class Aggregation(Generic[Known]):
         return replace(moved, model=moved.model | self._statistics.result())
 
     def step(self, mean: ModelState) -> Known:
-        """Return the next state from the mean of the clients' parameters, here used as it is."""
+        """Return the next state from the mean of the clients' parameters; here it has the mean."""
         return replace(self.state, model=mean)
 
     def change(self, mean: ModelState) -> ModelState:

@@ -21,7 +21,7 @@ class RestrictedConfig(Section):
 
 
 class RestrictedSoftmax(LocalMethod):
-    """Local training of FedRS, which scales down the logits of classes without local samples."""
+    """Local training of FedRS (Li and Zhan 2021): scales down logits of classes without samples."""
 
     def begin(self, message: Broadcast, client: Client) -> None:
         """Set the factors of the logits: 1 for classes that the client holds, else ``strength``."""
@@ -46,7 +46,7 @@ class CalibrationConfig(Section):
 
 
 class CalibratedLogits(LocalMethod):
-    """Local training of FedLC, which subtracts margins from the logits, larger for rarer classes.
+    """Local training of FedLC (Zhang et al. 2022): subtracts margins from logits, by class counts.
 
     The margin is τ·n^(−1/4) for a class of which the client has n samples; infinite for n = 0,
     which removes the class from the softmax. τ is ``temperature``.

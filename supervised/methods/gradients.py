@@ -22,7 +22,7 @@ class ProximalConfig(Section):
 
 
 class Proximal(LocalMethod):
-    """Local training of FedProx, which adds μ/2 ‖w − w_global‖² to the loss.
+    """Local training of FedProx (Li et al. 2020): adds μ/2 ‖w − w_global‖² to the loss.
 
     In FedDecorr's public code the term is always 0, since it compares the current parameters with
     themselves: FedProx is FedAvg there.
@@ -51,7 +51,7 @@ class SharpnessConfig(Section):
 
 
 class SharpnessAware(LocalMethod):
-    """Local training of FedSAM: steps use the gradient at the worst point within ``radius`` ρ.
+    """Local training of FedSAM (Qu et al. 2022): gradients at the worst point within a radius ρ.
 
     Both passes of a step update the running statistics, as in the authors' code.
     """

@@ -33,10 +33,11 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """Local training of MOON: a loss term pulls representations towards those of the global model.
+    """Local training of MOON (Li, He and Song 2021), with a model-contrastive loss term.
 
-    It also pushes them away from those of the client's model of its last round, or of the global
-    model if there is none. Both are frozen and in evaluation mode, as in the authors' code.
+    The term pulls representations towards those of the global model, and away from those of the
+    client's model of its last round (without one: the global model, and the term has no gradient).
+    Both models are frozen and in evaluation mode, as in the authors' code.
     """
 
     def __init__(self, context: LocalContext) -> None:

@@ -37,7 +37,7 @@ class ControlledUpdate(LocalUpdate):
 
 
 class ControlVariates(LocalMethod):
-    """Local training of SCAFFOLD, option II: each step is corrected by −η(c − c_i).
+    """Local training of SCAFFOLD (Karimireddy et al. 2020, option II): steps plus −η(c − c_i).
 
     c and c_i are the control variates of server and client, η is the learning rate. The correction
     is applied after the optimizer's step, not through momentum, whose factor the control variates
@@ -58,7 +58,7 @@ class ControlVariates(LocalMethod):
         self.network.weights.sub_(self.inputs["correction"])
 
     def finish(self, client: Client, update: LocalUpdate) -> ControlledUpdate:
-        """Add c_i's change, c_i⁺ − c_i = (x − y_i)/(Kη) − c, to the update; it is 0 if K = 0."""
+        """Add the change of c_i, (x − y_i)/(Kη) − c or 0 without a step, to memory and update."""
         change = torch.zeros_like(self._server)
         if update.steps:
             moved = self._start - self.network.weights
@@ -69,10 +69,10 @@ class ControlVariates(LocalMethod):
 
 
 class ControlledMean(Aggregation[ControlledState]):
-    """Aggregation of SCAFFOLD with a global step size of 1: c changes by Σ (c_i⁺ − c_i)/N.
+    """Aggregation of SCAFFOLD with a global step size of 1: c changes by the sum of changes / N.
 
-    N is the number of connected clients. Models are weighted by samples, unlike in the paper, where
-    all clients count equally.
+    c is the control variate, N the number of connected clients. Models are weighted by samples;
+    in the paper, all clients count equally.
     """
 
     @cached_property

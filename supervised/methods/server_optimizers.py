@@ -34,7 +34,7 @@ class MomentumState(ServerState):
 
 
 class ServerMomentum(Aggregation[MomentumState]):
-    """Aggregation of FedAvgM: v ← ρv + Δ, x ← x + v.
+    """Aggregation of FedAvgM (Hsu, Qi and Brown 2019): v ← ρv + Δ, x ← x + v.
 
     x are the parameters, Δ is their mean change, v the momentum and ρ its decay. With ``dampening``
     it is v ← ρv + (1 − ρ)Δ, as in FedDecorr's public code.
@@ -86,8 +86,8 @@ class AdaptiveState(MomentumState):
 class AdaptiveServer(Aggregation[AdaptiveState]):
     """Aggregation of FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
 
-    x are the parameters, Δ is their mean change; m ← β₁m + (1 − β₁)Δ is its first moment, from 0
-    on, v ← β₂v + (1 − β₂)Δ² its second one, from τ² on.
+    x are the parameters, Δ is their mean change, m ← β₁m + (1 − β₁)Δ its first moment, from 0 on,
+    v ← β₂v + (1 − β₂)Δ² its second one, from τ² on. η, β₁, β₂ and τ are settings.
     """
 
     def step(self, mean: ModelState) -> AdaptiveState:
@@ -112,7 +112,7 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
 
 
 class YogiServer(AdaptiveServer):
-    """Aggregation of FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
+    """FedYogi (Reddi et al. 2021): FedAdam with v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
         """Return the next second moment of a parameter; ``square`` is Δ²."""
@@ -121,7 +121,7 @@ class YogiServer(AdaptiveServer):
 
 
 class AdagradServer(AdaptiveServer):
-    """Aggregation of FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
+    """FedAdagrad (Reddi et al. 2021): FedAdam with the second moment v ← v + Δ²."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
         """Return the next second moment of a parameter; ``square`` is Δ²."""

@@ -20,10 +20,10 @@ class ExtrapolationConfig(Section):
 
 
 class Extrapolated(Aggregation[ServerState]):
-    """Aggregation of FedExP: Δ is multiplied by max(1, Σ p_i‖Δ_i‖² / (2(‖Δ‖² + ε))).
+    """Aggregation of FedExP: multiplies the mean change Δ by a step length of 1 or more.
 
-    Δ_i is client i's change of the parameters, p_i its share of samples, Δ = Σ p_i Δ_i. The result
-    is the last model; the paper proposes the mean of the last two.
+    Jhunjhunwala, Wang and Joshi 2023: max(1, Σ p_i‖Δ_i‖² / (2(‖Δ‖² + ε))), with client i's change
+    Δ_i and share of samples p_i. The paper returns the mean of the last two models; here the last.
     """
 
     of_means = False
@@ -48,7 +48,7 @@ FEDEXP = Method("FedExP", aggregation=Extrapolated, sections={"fedexp": Extrapol
 
 
 class Normalised(Aggregation[ServerState]):
-    """Aggregation of FedNova: each client's change is divided by its effective number of steps.
+    """Aggregation of FedNova (Wang et al. 2020): divides changes by effective numbers of steps.
 
     Δ_i is client i's change of the parameters, p_i its share of samples, and a_i its effective
     number of steps: for τ_i steps of SGD with momentum ρ, a_i = (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 −
@@ -59,7 +59,7 @@ class Normalised(Aggregation[ServerState]):
     _steps = _weights = 0.0
 
     def weight(self, update: LocalUpdate) -> float:
-        """Return a weight proportional to p_i/a_i; 0 for a client without a step."""
+        """Return the samples divided by the effective number of steps; 0 if there was no step."""
         if update.steps == 0:
             return 0.0
         return update.samples / effective_steps(update.steps, self.config.training.momentum)

@@ -19,7 +19,7 @@ import ccfcpp as package
 from ccfcpp.cli.app import app
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.ccfc import representations
-from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer, Trained
+from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer, TrainingResult
 from ccfcpp.clustering.systems.ccfc.representations import represent
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -330,7 +330,7 @@ def test_a_run_in_which_a_client_diverges_goes_on_without_it(
         client: Client,
         now: Randomness,
         see: bool,
-    ) -> Training[Trained]:
+    ) -> Training[TrainingResult]:
         trained = yield from real(trainer, message, client, now, see)
         if (now.round, client.id) != (1, 2):
             return trained

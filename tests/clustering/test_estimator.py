@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ccfcpp.clustering.estimator import FederatedClustering
-from ccfcpp.clustering.methods import METHODS, taking
+from ccfcpp.clustering.methods import METHODS, methods_for
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
@@ -195,7 +195,7 @@ def test_it_is_an_estimator_of_scikit_learn(
     check(estimator)
 
 
-@pytest.mark.parametrize("method", taking("vectors"))
+@pytest.mark.parametrize("method", methods_for("vectors"))
 def test_vectors_of_every_system(method: str, tmp_path: Path) -> None:
     model = of_vectors(method).fit(VECTORS, clients=CLIENTS)
     assert model.n_features_in_ == 64

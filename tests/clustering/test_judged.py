@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from ccfcpp.clustering.evaluation.summary_text import judged_rows, scores_over, shortfall
+from ccfcpp.clustering.evaluation.summary_text import (
+    evaluation_rows,
+    missing_clusters_warning,
+    scores_caveat,
+)
 
 
 def summary(clusters: int, found: int | None, classes: int = 0, **more: Any) -> dict[str, Any]:
@@ -18,19 +22,21 @@ def summary(clusters: int, found: int | None, classes: int = 0, **more: Any) -> 
 
 def test_fewer_clusters_than_were_asked_for_are_said() -> None:
     few = summary(5, 3)
-    assert judged_rows(few)["clusters"] == "3 of 5"
-    assert shortfall(few).startswith("fewer clusters have vectors than was asked for (3 of 5): ")
+    assert evaluation_rows(few)["clusters"] == "3 of 5"
+    assert missing_clusters_warning(few).startswith(
+        "fewer clusters have vectors than was asked for (3 of 5): "
+    )
     one = summary(1, 1, clusters_sought="auto")
-    assert judged_rows(one)["clusters"] == "1, where auto was asked for"
-    assert "auto" in shortfall(one)
+    assert evaluation_rows(one)["clusters"] == "1, where auto was asked for"
+    assert "auto" in missing_clusters_warning(one)
 
 
 @pytest.mark.parametrize(
     "whole", [summary(5, 5), summary(1, 1), summary(4, 4, clusters_sought="2-9"), summary(5, None)]
 )
 def test_nothing_is_said_where_all_are_there_or_it_is_not_known(whole: dict[str, Any]) -> None:
-    assert shortfall(whole) == ""
-    assert "clusters" not in judged_rows(whole)
+    assert missing_clusters_warning(whole) == ""
+    assert "clusters" not in evaluation_rows(whole)
 
 
 @pytest.mark.parametrize(
@@ -45,4 +51,4 @@ def test_nothing_is_said_where_all_are_there_or_it_is_not_known(whole: dict[str,
     ],
 )
 def test_scores_over_too_little_say_over_what(clusters: int, classes: int, said: str) -> None:
-    assert scores_over(summary(clusters, clusters, classes)) == said
+    assert scores_caveat(summary(clusters, clusters, classes)) == said

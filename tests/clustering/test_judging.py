@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import cluster_sizes
-from ccfcpp.clustering.evaluation.server import Judged, first_cells
-from ccfcpp.clustering.evaluation.summary_text import NOT_JUDGED, judged_rows
+from ccfcpp.clustering.evaluation.server import EvaluationState, initial_cells
+from ccfcpp.clustering.evaluation.summary_text import NOT_EVALUATED, evaluation_rows
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
@@ -51,13 +51,13 @@ def found_of(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> dict[s
     return judging_of(k).describe(judged(points, clusters, owners, k))
 
 
-def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
+def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> EvaluationState:
     """What is told where each client sends sums of its own points."""
     judging = judging_of(k)
     images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(ClientContext.of(clients))
-    known = Judged(None, points.shape[1], k)
+    known = EvaluationState(None, points.shape[1], k)
     for work in judging.works(known):
         if not work.is_due(known):
             continue
@@ -126,7 +126,7 @@ def slow_stability(points: Tensor, clusters: Tensor, owners: Tensor) -> float | 
     members = [points[clusters == name] for name in torch.unique(clusters)]
     means = torch.stack([own.mean(dim=0) for own in members])
     apart = [(own - m).norm(dim=1).mean() for own, m in zip(members, means, strict=True)]
-    cells = first_cells(means, torch.stack(apart), source.generator("cells of halves"))
+    cells = initial_cells(means, torch.stack(apart), source.generator("cells of halves"))
     centroids = []
     for number in (0, 1):
         own, codebook = points[half == number], cells[number]
@@ -254,16 +254,18 @@ def test_differential_privacy_leaves_the_measures_out() -> None:
     private = {"method": "fed-scan", "privacy": {"level": "client"}, "scan": {"overclustering": 1}}
     experiment = clustering_run(resolve(ClusterConfig, "cluster", private))
     assert experiment.epilogue is None
-    rows = judged_rows({"clusters": 3, "cluster_sizes": [4, 5, 0], "privacy": {"level": "client"}})
-    assert rows == {"images in each cluster": "4, 5, 0", "without labels": NOT_JUDGED}
-    assert judged_rows({"accuracy": 0.5}) == {}
+    rows = evaluation_rows(
+        {"clusters": 3, "cluster_sizes": [4, 5, 0], "privacy": {"level": "client"}}
+    )
+    assert rows == {"images in each cluster": "4, 5, 0", "without labels": NOT_EVALUATED}
+    assert evaluation_rows({"accuracy": 0.5}) == {}
 
 
 def test_scores_of_k_means_on_the_pixels_stand_beside_them() -> None:
     earlier = {"clusters": 3, "nmi_of_pixels": 0.5}
     row = "k-means on the pixels"
-    assert judged_rows(earlier)[row] == "NMI 0.5000, with all images in one place"
-    now = judged_rows(earlier | {"kappa_of_pixels": 0.25})[row]
+    assert evaluation_rows(earlier)[row] == "NMI 0.5000, with all images in one place"
+    now = evaluation_rows(earlier | {"kappa_of_pixels": 0.25})[row]
     assert now == "NMI 0.5000, Kappa 0.2500, with all images in one place"
 
 

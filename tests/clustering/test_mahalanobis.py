@@ -13,8 +13,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ccfcpp import FederatedClustering, load_model
-from ccfcpp.clustering.evaluation.server import Judged, Question, Spreads
-from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical, saved, split_model
+from ccfcpp.clustering.evaluation.server import EvaluationMessage, EvaluationState, SpreadSums
+from ccfcpp.clustering.mahalanobis import (
+    MOST_DIMENSIONS,
+    SampleDistribution,
+    model_tensors,
+    split_model,
+)
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -82,9 +87,9 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
     judging, known = judging_of(2), judged(points, clusters, torch.zeros(4), 2)
     client = Client(0, "", torch.cat([clusters[:, None], points], dim=1).to(torch.uint8))
     work = judging.client_works(ClientContext(4, 1, least=2))["spreads"]
-    message = Question(None, known.members)
+    message = EvaluationMessage(None, known.members)
     (told,) = work.local_updates(Task("t", "spreads", 0, 0), message, [client], Randomness(0, 0))
-    assert isinstance(told, Spreads)
+    assert isinstance(told, SpreadSums)
     assert told.counts.tolist() == [3, 0]
     offsets = points[:3].double() / 8
     offsets -= offsets.mean(dim=0)
@@ -92,18 +97,18 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
 
 
 def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
-    assert Spreads.none(3, MOST_DIMENSIONS + 1).scatter.shape == (0, 0)
-    assert Judged(None, 3, 2).typical is None
+    assert SpreadSums.none(3, MOST_DIMENSIONS + 1).scatter.shape == (0, 0)
+    assert EvaluationState(None, 3, 2).typical is None
 
 
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:
-    typical = Typical(torch.zeros(2, 3).double(), torch.ones(2).double(), torch.eye(3))
+    typical = SampleDistribution(torch.zeros(2, 3).double(), torch.ones(2).double(), torch.eye(3))
     model = {"weight": torch.ones(2), "typically": torch.zeros(1)}
-    rest, again = split_model(saved(model, typical))
+    rest, again = split_model(model_tensors(model, typical))
     assert rest.keys() == model.keys()
     assert again is not None
     torch.testing.assert_close(again.whitener, typical.whitener)
-    assert split_model(saved(model, None)) == (model, None)
+    assert split_model(model_tensors(model, None)) == (model, None)
 
 
 @pytest.mark.parametrize("method", ["fed-scan", "fed-km"])

@@ -302,7 +302,7 @@ def test_clients_that_answer_different_messages_have_no_sum(tmp_path: Path) -> N
         return push(node, packet, seconds)
 
     totals: list[float] = []
-    decode = FixedPoint.decoded
+    decode = FixedPoint.decode
 
     def decoded(form: FixedPoint, total: Words) -> torch.Tensor:
         found = decode(form, total)
@@ -311,7 +311,7 @@ def test_clients_that_answer_different_messages_have_no_sum(tmp_path: Path) -> N
 
     grid.push = other  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FixedPoint, "decoded", decoded)
+        patch.setattr(FixedPoint, "decode", decoded)
         deployed.run_round(state, 0)
     assert changed
     # What masks are left is uniform up to 2^31.

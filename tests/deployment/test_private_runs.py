@@ -470,8 +470,8 @@ def test_clipping_twice_changes_no_bit() -> None:
             )
             for i in range(3)
         }
-        once = bounds.clipped(parts)
+        once = bounds.clip_parts(parts)
         norm = torch.cat([*once.values()]).norm().item()
         assert 0.7 * (1 - 1e-8) < norm <= 0.7 or torch.cat([*parts.values()]).norm() <= 0.7
-        twice = bounds.clipped(once)
+        twice = bounds.clip_parts(once)
         assert all(torch.equal(once[name], twice[name]) for name in once)

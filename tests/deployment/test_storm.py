@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from ccfcpp.clustering.mahalanobis import saved
+from ccfcpp.clustering.mahalanobis import model_tensors
 from ccfcpp.engine.payload import pack
 from tests.support.command import set_options
 from tests.support.processes import replayed, tensors_of
@@ -96,7 +96,7 @@ def weathered(here: Sea) -> dict[str, Any]:
     assert [line["round"] for line in rounds] == list(range(weather.steps))
     here.wait_for_models()
     state, lines, _ = replayed(here)
-    assert digest(tensors_of(here.out), rounds) == digest(saved(pack(state), None), lines)
+    assert digest(tensors_of(here.out), rounds) == digest(model_tensors(pack(state), None), lines)
     return {
         "exchanges": TRIPS * weather.steps + 1,
         "clients": weather.clients,

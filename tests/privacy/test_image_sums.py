@@ -17,8 +17,7 @@ from ccfcpp.clustering.systems.ccfc.pooled_losses import (
 )
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
-from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS
-from ccfcpp.clustering.systems.fed_scan.objective import program as scan_program
+from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS, scan_program
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.payload import sum_updates
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, StepMessage

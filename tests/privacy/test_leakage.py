@@ -22,7 +22,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
-from ccfcpp.privacy.leakage import SIZES, inverted, membership, neighbours
+from ccfcpp.privacy.leakage import SIZES, measure_inversion, measure_membership, shift_images
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.page import page
 from ccfcpp.reports.run_reader import read_run
@@ -35,7 +35,7 @@ losses = st.lists(st.integers(0, 8).map(float), min_size=2, max_size=14)
 
 @given(losses, losses)
 def test_membership_is_as_it_is_defined(inside: list[float], outside: list[float]) -> None:
-    found = membership(torch.tensor(inside), torch.tensor(outside))
+    found = measure_membership(torch.tensor(inside), torch.tensor(outside))
     wins = [(m < o) + (m == o) / 2 for m in inside for o in outside]
     assert found.auc == pytest.approx(sum(wins) / len(wins))
     rates = []
@@ -63,21 +63,21 @@ def test_membership_is_as_it_is_defined(inside: list[float], outside: list[float
 def test_what_is_apart_is_told_and_what_is_alike_is_not() -> None:
     generator = torch.Generator().manual_seed(0)
     drawn = torch.rand(2, 2000, generator=generator)
-    apart = membership(drawn[0], drawn[1] + 1)
+    apart = measure_membership(drawn[0], drawn[1] + 1)
     assert apart.advantage > 0.99
     assert apart.auc == 1
     assert apart.found == 1
-    alike = membership(drawn[0], drawn[1])
+    alike = measure_membership(drawn[0], drawn[1])
     assert abs(alike.advantage) < 3 * alike.error + 0.01
     assert alike.error == pytest.approx(math.sqrt(0.5 / 2000), rel=0.5)
     assert alike.found == pytest.approx(0.01, abs=0.01)
     with pytest.raises(ValueError, match="two images"):
-        membership(drawn[0], drawn[1, :1])
+        measure_membership(drawn[0], drawn[1, :1])
 
 
 def test_neighbours_are_moved_by_a_pixel() -> None:
     image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
-    moved = neighbours(image)
+    moved = shift_images(image)
     assert moved.shape == (8, 1, 1, 4, 4)
     expected = []
     for down in (-1, 0, 1):
@@ -102,7 +102,7 @@ def test_inversion_counts_the_averages_that_are_an_image(k: int, n: int, seed: i
     nearest = [
         min(math.dist(p, a) / math.hypot(*p) for p in points.tolist()) for a in averages.tolist()
     ]
-    found = inverted([(averages, points)])
+    found = measure_inversion([(averages, points)])
     for least, most in SIZES:
         here = [i for i in range(k) if least <= held[i] <= (n if most is None else most)]
         groups = [group for group in found if group.least == least]

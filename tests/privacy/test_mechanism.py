@@ -45,7 +45,7 @@ def test_a_contribution_is_within_its_bounds(clip: float, other: float, seed: in
     generator = torch.Generator().manual_seed(seed)
     bounds = Bounds(STEP, clip, {"sums/a": other}, batch=4.0)
     parts = {n: 10 * torch.randn(3, generator=generator, dtype=torch.float64) for n in NAMES}
-    found = bounds.clipped(parts)
+    found = bounds.clip_parts(parts)
     expected = {"sums/a": other, "sums/b": clip, "gradient": clip / 4, "figures": clip / 4}
     for group, names in group_names(PARTS, parts).items():
         before = math.sqrt(sum(x * x for name in names for x in parts[name].tolist()))
@@ -58,7 +58,7 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
     """What the accountant is told: divided by the noise's deviation over z, parts have norm 1."""
     bounds, z = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0
     parts = {name: torch.full((4,), 1e6, dtype=torch.float64) for name in NAMES}
-    found = bounds.clipped(parts)
+    found = bounds.clip_parts(parts)
     weights = shares(PARTS, group_names(PARTS, parts))
     assert sum(weights.values()) == pytest.approx(1)
     squares = 0.0
@@ -73,8 +73,8 @@ def test_no_contributor_can_spoil_a_sum(spoilt: float) -> None:
     """What is not finite adds nothing, alone or among others."""
     bounds, good = Bounds(STEP, 0.5, {}), torch.tensor([0.1, 0.2], dtype=torch.float64)
     bad = torch.tensor([spoilt, 1.0], dtype=torch.float64)
-    assert bounds.clipped({"sums/a": bad})["sums/a"].tolist() == [0, 0]
-    together = bounds.clipped_each({"sums/a": torch.stack([good, bad])})
+    assert bounds.clip_parts({"sums/a": bad})["sums/a"].tolist() == [0, 0]
+    together = bounds.clip_and_sum({"sums/a": torch.stack([good, bad])})
     assert together["sums/a"].tolist() == good.tolist()
 
 
@@ -82,7 +82,7 @@ def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
     bounds, z, size = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0, 100_000
     zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}
     weights = shares(PARTS, group_names(PARTS, zeros))
-    for name, noise in bounds.noised(zeros, z, NoiseSource()).items():
+    for name, noise in bounds.add_noise(zeros, z, NoiseSource()).items():
         expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
         assert float(noise.std()) == pytest.approx(expected, rel=0.015)
         assert abs(float(noise.mean())) < 5 * expected / math.sqrt(size)
@@ -92,10 +92,10 @@ def test_what_clients_round_makes_more_noise() -> None:
     """Rounding after clipping takes d numbers beyond their bound by √d steps at most."""
     bounds, size, step = Bounds(STEP, 0.5, {}), 40_000, 0.25
     zeros = {"sums/a": torch.zeros(size, dtype=torch.float64)}
-    noise = bounds.noised(zeros, 2.0, NoiseSource(), step)["sums/a"]
+    noise = bounds.add_noise(zeros, 2.0, NoiseSource(), step)["sums/a"]
     assert float(noise.std()) == pytest.approx(2.0 * (0.5 + 200 * step), rel=0.02)
     rows = torch.randn(50, size, dtype=torch.float64)
-    clipped = bounds.clipped({"sums/a": rows[0]})["sums/a"]
+    clipped = bounds.clip_parts({"sums/a": rows[0]})["sums/a"]
     rounded = (clipped / step).round() * step
     assert float((rounded - clipped).norm()) <= 200 * step / 2
 

@@ -60,7 +60,7 @@ def test_of_the_sure_clients_alone_the_noise_is_what_the_accountant_is_told(
     own = OwnNoise(bounds, noise, clients)
     silent = Silent()
     rest = {n: p.round(decimals=2) for n, p in random_parts(seed + 1, 100 * clip).items()}
-    one = bounds.clipped(random_parts(seed, 100 * clip))
+    one = bounds.clip_parts(random_parts(seed, 100 * clip))
     without = own.added(rest, silent, "")
     with_it = own.added({n: p + one[n] for n, p in rest.items()}, silent, "")
     deviation = math.sqrt(clients) * 2.0**EXPONENT

@@ -215,7 +215,7 @@ class Play:
     def share(self) -> "Play":
         """Stage 2."""
         self.boxes = {n: c.shares(self.neighbours[n]) for n, c in self.clients.items()}
-        self.mail, self.shared = self.server.routed(self.boxes)
+        self.mail, self.shared = self.server.route_shares(self.boxes)
         return self
 
     def mask(self, *but: int) -> "Play":
@@ -726,13 +726,13 @@ def test_up_to_a_hundred_all_hold_shares() -> None:
 @pytest.mark.parametrize(("value", "reason"), [(float("nan"), "NaN"), (3e4, "up to which")])
 def test_numbers_that_would_spoil_the_sum_are_refused(value: float, reason: str) -> None:
     with pytest.raises(RefusedUpdateError, match=reason):
-        FORMS[0].encoded(torch.tensor([0.0, value], dtype=torch.float64), summands=3)
+        FORMS[0].encode(torch.tensor([0.0, value], dtype=torch.float64), summands=3)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(FORMS), st.floats(-1, 1), st.integers(1, 1000))
 def test_rounding_is_by_half_a_step_at_most(form: FixedPoint, share: float, summands: int) -> None:
     value = share * form.largest(summands)
-    words = form.encoded(torch.tensor([value], dtype=torch.float64), summands)
-    found = float(form.decoded(words))
+    words = form.encode(torch.tensor([value], dtype=torch.float64), summands)
+    found = float(form.decode(words))
     assert abs(found - value) <= form.step / 2 + abs(value) * 2**-52

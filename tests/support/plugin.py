@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.clustering.methods import METHODS, System, late
+from ccfcpp.clustering.methods import METHODS, System, lazy
 from ccfcpp.core import config
 from tests.support.pages import DOCS
 
@@ -43,7 +43,7 @@ def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -
 def add_system(monkeypatch: pytest.MonkeyPatch, **sections: type[config.Section]) -> None:
     """Let a package add a system ``stranger`` with some sections, in this process."""
     point = EntryPoint("stranger", "nowhere:STRANGER", METHODS.group)
-    system = System(title="", sends="", make=late("nowhere", "Stranger"), sections=sections)
+    system = System(title="", sends="", make=lazy("nowhere", "Stranger"), sections=sections)
     monkeypatch.setitem(METHODS._points, "stranger", point)
     monkeypatch.setitem(METHODS._loaded, "stranger", system)
     config._with_sections.cache_clear()

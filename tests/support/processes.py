@@ -21,7 +21,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.clustering.mahalanobis import saved, split_model
+from ccfcpp.clustering.mahalanobis import model_tensors, split_model
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_data, make_client_run
@@ -271,7 +271,7 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
     """What the file of the same run would hold in one process, with the same clients."""
-    return saved(pack(replayed(here)[0]), None)
+    return model_tensors(pack(replayed(here)[0]), None)
 
 
 def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any, Any]]:

@@ -12,7 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.clustering.systems.fed_scan.neighbours import FEATURES, drawn_neighbours
+from ccfcpp.clustering.systems.fed_scan.neighbours import FEATURES, draw_neighbours
 from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
@@ -194,7 +194,7 @@ class PlainLoop:
             turns = select_images(len(client), share, step, source, more=more).tolist()
             chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
             self.shown[client.id] = len(chosen)
-            others = drawn_neighbours(own, chosen, source, step)
+            others = draw_neighbours(own, chosen, source, step)
             generator = source.generator(f"views {step}")
             maps = affine_maps(draw_affine(2 * len(chosen), generator), self.views)
             lights = draw_intensity(2 * len(chosen), generator).T[:, :, None]

@@ -31,7 +31,7 @@ from ccfcpp.engine.update_format import Spec, Sum, UpdateFormat
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
-from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened, works_in_sums
+from ccfcpp.privacy.sums.client import addition_of, flatten_parts, split_to_parts, wrap_works
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.privacy.sums.stage import Summing
@@ -95,11 +95,11 @@ class InTheOpen:
         replies = list(inner(request))
         one = 2**self.form.fraction
         rows = [
-            [round(x * one) for x in flattened(addition.parts(reply.update)).tolist()]
+            [round(x * one) for x in flatten_parts(addition.parts(reply.update)).tolist()]
             for reply in replies
         ]
         sums = [sum(column) / one for column in zip(*rows, strict=True)]
-        totals = unflattened(torch.tensor(sums, dtype=torch.float64), like)
+        totals = split_to_parts(torch.tensor(sums, dtype=torch.float64), like)
         yield combine_replies(
             addition.whole(request.update_format, totals, 1.0), replies, Reply(0, None)
         )
@@ -159,7 +159,7 @@ def secure_sum(
     """What comes of a secure sum of some vectors, by the client's number."""
     image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
     clients = [Client(number, f"client {number}", image) for number in vectors]
-    works = works_in_sums({VECTORS.name: Sending(vectors)}, config, len(clients), **guard)
+    works = wrap_works({VECTORS.name: Sending(vectors)}, config, len(clients), **guard)
     transport = InProcess(clients, ClientSide(works), ClientMemories(CPU, 0), Randomness(0))
     numbers = len(next(iter(vectors.values())))
     members = [client.member for client in clients]

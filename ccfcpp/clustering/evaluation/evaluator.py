@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
-from ccfcpp.clustering.confidence import columns_of, confidence
+from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.server import Judged
+from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
-from ccfcpp.clustering.mahalanobis import Typical, saved
+from ccfcpp.clustering.mahalanobis import SampleDistribution, model_tensors
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
@@ -40,10 +40,10 @@ from ccfcpp.runs.report_samples import plot_arrays, plot_thumbnails
 from ccfcpp.runs.run import Holdings
 
 _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
-"""Images on which local models are compared with the global one."""
+"""Largest number of images on which local models are compared with the global one."""
 
 _MOST_PIXELS = 1_000_000
-"""Number of pixels of all images that k-means clusters beside a run, in a second."""
+"""Largest number of pixels of all images for which k-means on pixels is run for comparison."""
 _OF_PIXELS = {"nmi_of_pixels": "nmi", "kappa_of_pixels": "kappa"}
 """Scores of k-means on the pixels by their keys in the summary."""
 
@@ -52,19 +52,19 @@ NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 
 
 class ClusteringEvaluator(Evaluator[Any]):
-    """Evaluates a clustering on all samples, including those that no client holds.
+    """Evaluator of a clustering on all samples of a run, including those that no client trains on.
 
     Args:
         config: Configuration of the run.
         problem: Configuration, data shape, number of clusters and device of the run.
-        algorithm: The system.
-        held: The samples of all clients, on the run's device.
+        algorithm: The clustering system.
+        held: All samples, on the run's device, and their division among clients.
         clients: The connected clients that hold samples.
         connected: Numbers of the connected clients.
 
     Attributes:
-        unheld: Indices of the samples that take no part in training.
-        rest: A client that holds these samples, which are clustered, too.
+        unheld: Indices of the samples that no connected client holds, int64.
+        rest: Client that holds these samples, so that they are clustered, too.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         self.rest = make_client(held.data, SERVER, "the rest", self.unheld)
 
     def describe(self) -> Json:
-        """Return the setting, for the summary."""
+        """Return facts about system, data, partition and clients, for the summary."""
         config = self.config
         sends = METHODS[config.method].sends
         return {
@@ -112,7 +112,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Compute the clustering scores of all labelled samples, and the effective rank."""
+        """Return scores on labels and the effective rank of latents; {} if not due this round."""
         if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}
@@ -128,38 +128,43 @@ class ClusteringEvaluator(Evaluator[Any]):
     def assignments(self, state: Any) -> Tensor:
         """Return the cluster of every sample, int64 of shape (samples,) on the CPU.
 
-        Each client's images go through the model by themselves: their latents serve the client in
-        the next round, too.
+        The model is applied client by client, and clients cache their latents for the next round.
         """
         clusters = torch.empty(len(self.data), dtype=torch.int64)
-        for part, one in self._holders():
-            clusters[part] = self.algorithm.assign(state, one).cpu()
+        for part, client in self._clients_with_samples():
+            clusters[part] = self.algorithm.assign(state, client).cpu()
         return clusters
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
+        self,
+        state: Any,
+        memories: ClientMemories,
+        local: LocalSpectra,
+        outcome: EvaluationState | None,
     ) -> Results:
-        """Return the cluster of every image, scores by labels, and spectra of models."""
+        """Return the results of a finished run: summary, model, cluster table and arrays."""
         clusters, typical = self.assignments(state), outcome.typical if outcome else None
         points = self.algorithm.represent(state, self._compared)
-        found: dict[str, Any] = self.algorithm.summarize(state)
-        k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)
+        last: dict[str, Any] = self.algorithm.summarize(state)
+        k, images = last.get("clusters", self.clusters), self._by_image(state, clusters, typical)
         connected = [client.id for client in self.clients]
-        model = saved(pack(state), typical)
+        model = model_tensors(pack(state), typical)
         summary: dict[str, Any] = {
             **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
-            "scores_connected": self._scores_over(self._held_by(connected), clusters),
-            "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
+            "scores_connected": self._scores_over(self._samples_of(connected), clusters),
+            "scores_absent": self._scores_over(self._samples_of(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
-            **self._by_pixels(k),
-            "bytes_delivered": count_bytes(saved(pack(self.algorithm.final_model(state)), typical)),
-            **found,
+            **self._pixel_kmeans_scores(k),
+            "bytes_delivered": count_bytes(
+                model_tensors(pack(self.algorithm.final_model(state)), typical)
+            ),
+            **last,
         }
         arrays, columns = self._arrays(points, images), getattr(self.data, "columns", ())
         if self.data.labels is not None and "probability" in images:
             classes = self.data.labels.cpu().numpy()
-            right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
-            summary["calibration_error"] = calibration(images["probability"], right)[1]
+            correct = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
+            summary["calibration_error"] = calibration(images["probability"], correct)[1]
         if (values := self._spectrum(points)) is not None:
             arrays["spectra"] = spectra = local.arrays(values)
             summary |= describe_spectra(spectra)
@@ -173,102 +178,102 @@ class ClusteringEvaluator(Evaluator[Any]):
         )
 
     def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
-        """Return the cluster of every image, if there are any yet, and the arrays for plots."""
+        """Return the arrays of a run's folder, with clusters if the state has any."""
         centres = self.algorithm.centres(state)
-        # A run that was stopped may have a head that assigns, and no centres yet.
+        # The head of a stopped run may assign images before there are centres.
         known = centres is not None and self.algorithm.knows_clusters(state)
         clusters = self.assignments(state) if known else None
         points = self.algorithm.represent(state, self._compared)
-        return self._arrays(points, self._images(state, clusters, None))
+        return self._arrays(points, self._by_image(state, clusters, None))
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return a local model's latents of the images on which models are compared."""
+        """Return a local model's latents of the images on which models are compared, (n, d)."""
         by_model = self.algorithm.by_model
         return None if by_model is None else by_model(model, self._compared.images)
 
-    def _holders(self) -> list[tuple[Tensor, Client]]:
-        """Return each client's samples, by indices, with the client; unheld samples come last."""
-        held = [(self.parts[client.id], client) for client in self.clients]
-        return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
+    def _clients_with_samples(self) -> list[tuple[Tensor, Client]]:
+        """Return the indices of each client's samples with the client, and ``rest`` as the last."""
+        pairs = [(self.parts[client.id], client) for client in self.clients]
+        return pairs + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
-    def _images(
-        self, state: Any, clusters: Tensor | None, typical: Typical | None
+    def _by_image(
+        self, state: Any, clusters: Tensor | None, typical: SampleDistribution | None
     ) -> dict[str, Tensor]:
-        """Return client, cluster and class of every image, and the confidence in its cluster."""
+        """Return tensors of shape (samples,): client, cluster, class and confidence measures."""
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
-        found = {"client": owners}
+        columns = {"client": owners}
         if clusters is not None:
-            found |= {"cluster": clusters} | self._certainty(state, clusters, typical)
-        return found if self.data.labels is None else found | {"class": self.data.labels.cpu()}
+            columns |= {"cluster": clusters} | self._confidence(state, clusters, typical)
+        return columns if self.data.labels is None else columns | {"class": self.data.labels.cpu()}
 
     def _arrays(
         self, points: Tensor | None, images: dict[str, Tensor]
     ) -> dict[str, dict[str, Any]]:
-        """Return the arrays of a run's folder: of all images, and of some images for plots."""
+        """Return the arrays to save in a run's folder: of all images, and of some for plots."""
         shown: dict[str, Tensor] = {}
         if points is not None:
             shown |= plot_arrays(points, self._compared_index, self.algorithm.by_angle)
         if "distance" in images:
             data = self.data
             pictures = None if isinstance(data, ImageData) else data.pictures
-            found = images["cluster"], images["distance"]
-            shown |= plot_thumbnails(*found, data.values, data.names, pictures)
-        return {"assignments": {"name": np.array(self._named), **images}, "shown": shown}
+            assigned = images["cluster"], images["distance"]
+            shown |= plot_thumbnails(*assigned, data.values, data.names, pictures)
+        return {"assignments": {"name": np.array(self._sample_names), **images}, "shown": shown}
 
     @property
-    def _named(self) -> Sequence[str] | range:
-        """The name of each sample, or its number: strings of millions would take a gigabyte."""
+    def _sample_names(self) -> Sequence[str] | range:
+        """The name of each sample, or its number if samples have no names."""
         return self.data.names or range(len(self.data))
 
     def _spectrum(self, points: Tensor | None) -> Tensor | None:
-        """Return the singular values of the global model's latents; None without a model."""
+        """Return the singular values of latents; None if the system trains no model."""
         return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
-    def _by_pixels(self, clusters: int) -> dict[str, float | None]:
-        """Return the scores of k-means on the pixels of all images together, if they are few."""
+    def _pixel_kmeans_scores(self, clusters: int) -> dict[str, float | None]:
+        """Return the scores of centralised k-means on pixels; None if there are too many images."""
         images, labels = self.data.values, self.data.labels
         if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
             return dict.fromkeys(_OF_PIXELS)
         points = to_float(images).flatten(1)
-        found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
-        scores = clustering_scores(labels.cpu().numpy(), found.cpu().numpy())
+        assigned = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
+        scores = clustering_scores(labels.cpu().numpy(), assigned.cpu().numpy())
         return {key: scores[name] for key, name in _OF_PIXELS.items()}
 
-    def _certainty(
-        self, state: Any, clusters: Tensor, typical: Typical | None
+    def _confidence(
+        self, state: Any, clusters: Tensor, typical: SampleDistribution | None
     ) -> dict[str, Tensor]:
-        """Return the confidence in each image's cluster, floats of shape (samples,) by name."""
-        found: dict[str, Tensor] = {}
-        for part, one in self._holders():
-            known = confidence(self.algorithm, state, one, clusters[part], typical)
-            for name, own in known.items():
-                found.setdefault(name, own.new_empty(len(self.data)))[part] = own
-        return found
+        """Return measures of confidence in each image's cluster, floats of shape (samples,)."""
+        measures: dict[str, Tensor] = {}
+        for part, client in self._clients_with_samples():
+            of_client = confidence(self.algorithm, state, client, clusters[part], typical)
+            for name, values in of_client.items():
+                measures.setdefault(name, values.new_empty(len(self.data)))[part] = values
+        return measures
 
-    def _table(self, found: dict[str, Tensor]) -> Columns:
-        """Return the cluster of each image, with the names of files, clients and classes."""
-        columns = columns_of(found)
-        clients = [*self.names, ""]  # -1 is the last of these.
-        columns["client"] = [clients[number] for number in found["client"].tolist()]
-        if "class" in found:
-            columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
-        return Columns({self.data.key: self._named, **columns})
+    def _table(self, images: dict[str, Tensor]) -> Columns:
+        """Return the table of images, with names of files, clients and classes for numbers."""
+        columns = table_columns(images)
+        clients = [*self.names, ""]  # The last is for −1, no client.
+        columns["client"] = [clients[number] for number in images["client"].tolist()]
+        if "class" in images:
+            columns["class"] = [self.data.classes[label] for label in images["class"].tolist()]
+        return Columns({self.data.key: self._sample_names, **columns})
 
-    def _held_by(self, clients: Sequence[int]) -> Tensor:
+    def _samples_of(self, clients: Sequence[int]) -> Tensor:
         """Return the indices of the images of some clients."""
         return torch.cat([torch.arange(0), *(self.parts[number] for number in clients)])
 
     def _scores_over(self, images: Tensor, clusters: Tensor) -> Scores | None:
-        """Compute scores of some images by themselves, with clusters matched to their classes."""
+        """Return scores over the images with given indices; None without images or labels."""
         if self.data.labels is None or len(images) == 0:
             return None
         return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())
 
     @cached_property
     def _compared(self) -> Client:
-        """A client that holds the images on which models are compared: a part if there are many."""
+        """Client that holds the images on which models are compared: a sample if there are many."""
         return make_client(self.data, SERVER, _COMPARED, self._compared_index)
 
     @cached_property
@@ -278,7 +283,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Count the clusters with images, the images of each cluster, and those of each client.
+    """Count non-empty clusters, images by cluster, and images by client and cluster.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).

@@ -1,4 +1,4 @@
-"""The server's work in the exchanges that measure a clustering, and the resulting measures."""
+"""Server side of the exchanges that evaluate a clustering without labels, and their state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
-from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical
+from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, SampleDistribution
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Metrics
@@ -20,19 +20,20 @@ from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
 FinalModel = TypeVar("FinalModel")
 _CELLS_OF_A_CLUSTER = 2
 MOVES = 3
-"""Exchanges in which the cells of halves move."""
+"""Number of exchanges in which the cells of both halves move."""
 _MEASURES = 2
-"""Distance from the own mean, and silhouette."""
+"""Numbers that are summed for a point: distance to its cluster's mean, and silhouette."""
 
 
 @dataclass(frozen=True)
-class Question(Generic[FinalModel]):
-    """The message to clients about a model that is measured.
+class EvaluationMessage(Generic[FinalModel]):
+    """Message to clients in the evaluation of a clustering.
 
     Attributes:
-        model: What clients need to assign their images.
-        members: Sums and counts of each cluster's points; None before they are known.
-        halves: Cells or centroids of both halves, of shape (2, m, d); None if not needed.
+        model: The final model, with which clients assign their images.
+        members: Sum and number of each cluster's points over all clients; None before it is known.
+        halves: Cells or centroids of both halves of the images, of shape (2, m, d); None if the
+            exchange does not need them.
     """
 
     model: FinalModel
@@ -41,46 +42,48 @@ class Question(Generic[FinalModel]):
 
 
 @dataclass(frozen=True)
-class Spreads(ClusterSums):
-    """Sums of distances and silhouettes over each cluster, and of offsets over all points.
+class SpreadSums(ClusterSums):
+    """Sums of distances and silhouettes by cluster, and of outer products over all points.
 
     Attributes:
-        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) if d is large. A client with
-            fewer than d points adds none, since products would reveal the directions of these.
-        scattered: Number of points in it, float64 of shape ().
+        scatter: Σ (z − μ)(z − μ)ᵀ over points z with cluster mean μ, float64 of shape (d, d), or
+            (0, 0) if d is large. A client with fewer than d points adds nothing, since the products
+            would reveal the directions of its points.
+        scattered: Number of points in ``scatter``, float64 of shape ().
     """
 
     scatter: Tensor
     scattered: Tensor
 
     @staticmethod
-    def none(clusters: int, dimensions: int) -> "Spreads":
-        """Return sums over no points."""
+    def none(clusters: int, dimensions: int) -> "SpreadSums":
+        """Return zero sums and counts for a number of clusters and of dimensions."""
         width = dimensions if dimensions <= MOST_DIMENSIONS else 0
         zeros = ClusterSums.zeros(clusters, _MEASURES)
         scatter = torch.zeros(width, width, dtype=torch.float64)
-        return Spreads(zeros.sums, zeros.counts, scatter, scatter.sum())
+        return SpreadSums(zeros.sums, zeros.counts, scatter, scatter.sum())
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The server's state while a clustering is measured.
+class EvaluationState:
+    """State of the server during the evaluation of a clustering, and its result.
 
     Attributes:
-        model: What clients need to assign their images.
+        model: The final model, with which clients assign their images.
         dimensions: Number of dimensions of the points.
         number: Number of clusters.
-        members: Sums and counts of each cluster's points; None before the first exchange.
-        spreads: Sums of distances, silhouettes and offsets; None before the second one.
-        halves: Cells, and then centroids, of both halves, (2, m, d); None if there are none.
-        stability: How well either half predicts the other's clusters; None if it is unknown.
+        members: Sum and number of each cluster's points; None before the first exchange.
+        spreads: Sums of distances, silhouettes and outer products; None before the second exchange.
+        halves: Cells, and later centroids, of both halves of the images, of shape (2, m, d); None
+            before there are any, or if there are too few images.
+        stability: Prediction strength between both halves, 1 is best; None if it is unknown.
     """
 
     model: Any
     dimensions: int
     number: int
     members: ClusterSums | None = None
-    spreads: Spreads | None = None
+    spreads: SpreadSums | None = None
     halves: Tensor | None = None
     stability: float | None = None
 
@@ -88,61 +91,61 @@ class Judged:
     def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Means, counts, mean distances and mean silhouettes of non-empty clusters.
 
-        None if there are fewer than two.
+        None if fewer than two clusters have points.
         """
         if self.members is None or self.spreads is None:
             return None
-        there = (self.members.counts > 0) & (self.spreads.counts > 0)
-        if int(there.sum()) <= 1:
+        non_empty = (self.members.counts > 0) & (self.spreads.counts > 0)
+        if int(non_empty.sum()) <= 1:
             return None
-        counts = self.spreads.counts[there]
-        distances, silhouettes = self.spreads.sums[there].T / counts
-        return means_of(self.members)[there], counts, distances, silhouettes
+        counts = self.spreads.counts[non_empty]
+        distances, silhouettes = self.spreads.sums[non_empty].T / counts
+        return means_of(self.members)[non_empty], counts, distances, silhouettes
 
     @cached_property
-    def typical(self) -> Typical | None:
-        """The distribution of the points; None before the exchanges, or for too many d."""
+    def typical(self) -> SampleDistribution | None:
+        """Distribution of the points; None before the sums are known, or if d is large."""
         members, spreads = self.members, self.spreads
         if members is None or spreads is None or not len(spreads.scatter):
             return None
         scattered = float(spreads.scattered)
-        return Typical.of(means_of(members), members.counts, spreads.scatter, scattered)
+        return SampleDistribution.of(means_of(members), members.counts, spreads.scatter, scattered)
 
 
 def means_of(members: ClusterSums) -> Tensor:
-    """Return the mean of each cluster's points, of shape (k, d); 0 for one without points."""
+    """Return the mean of each cluster's points, of shape (k, d); 0 for an empty cluster."""
     return members.sums / members.counts.clamp(min=1).unsqueeze(1)
 
 
 NAMES = "members", "spreads", *["cells"] * MOVES, "halves"
-"""Names of the exchanges, in their order."""
+"""Names of the evaluation exchanges, in order."""
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """The exchanges that measure a clustering."""
+class EvaluationExchanges:
+    """The exchanges of the evaluation of a clustering, of which ``cells`` is repeated."""
 
     members: Exchange[Any, ClusterSums]
-    spreads: Exchange[Any, Spreads]
+    spreads: Exchange[Any, SpreadSums]
     cells: Exchange[Any, ClusterSums]
     halves: Exchange[Any, ClusterSums]
 
     @staticmethod
-    def about(final_model: type[object]) -> "Exchanges":
-        """Return the exchanges that ask clients about a delivery of some type."""
-        asked: Any = parametrize(Question, final_model)
+    def about(final_model: type[object]) -> "EvaluationExchanges":
+        """Return the exchanges for a class of final models."""
+        message: Any = parametrize(EvaluationMessage, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
-        return Exchanges(
-            Exchange("members", asked, ClusterSums, PARTS),
-            Exchange("spreads", asked, Spreads, of_spreads, follows=True),
-            Exchange("cells", asked, ClusterSums, PARTS, follows=True),
-            Exchange("halves", asked, ClusterSums, PARTS, follows=True),
+        return EvaluationExchanges(
+            Exchange("members", message, ClusterSums, PARTS),
+            Exchange("spreads", message, SpreadSums, of_spreads, follows=True),
+            Exchange("cells", message, ClusterSums, PARTS, follows=True),
+            Exchange("halves", message, ClusterSums, PARTS, follows=True),
         )
 
 
 @dataclass(frozen=True)
-class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
-    """The server's work in the first exchange: it adds up what clients send.
+class MembersServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterSums]):
+    """Server side of exchange ``members``: adds up the clients' sums over each cluster.
 
     Attributes:
         exchange: The exchange in which the sums are sent.
@@ -152,43 +155,43 @@ class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
     exchange: Exchange[Any, Any]
     nothing: ClusterSums
 
-    def broadcast(self, state: Judged) -> Question[Any]:
-        """Return the message to clients: the model, and the clusters' sums if known."""
-        return Question(state.model, state.members)
+    def broadcast(self, state: EvaluationState) -> EvaluationMessage[Any]:
+        """Return the message to clients: the model, and the sums of ``members`` if known."""
+        return EvaluationMessage(state.model, state.members)
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
-        """Return an update's shapes and dtypes: sums and counts by cluster and over all."""
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
+        """Return an update's shapes and dtypes: those of sums over no points."""
         return format_of(pack(self.nothing))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
+        self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
         """Add up all clients' sums, and store the totals in the state."""
         return replace(state, members=sum_updates(updates)), {}
 
 
-class AddSpreads(AddClientSums):
-    """The server's work in the second exchange, which is followed by those on halves."""
+class SpreadsServerWork(MembersServerWork):
+    """Server side of exchange ``spreads``: adds up distances, silhouettes and outer products."""
 
     def aggregate(
-        self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
-        """Add up the sums of all clients, and place cells around the clusters' means."""
-        known = replace(state, spreads=sum_updates(updates))
-        if known.clusters is None:
-            return known, {}
-        means, _, distances, _ = known.clusters
-        cells = first_cells(means, distances, randomness.generator("cells of halves"))
-        return replace(known, halves=cells), {}
+        self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
+        """Add up the sums of all clients, and draw initial cells around the clusters' means."""
+        after = replace(state, spreads=sum_updates(updates))
+        if after.clusters is None:
+            return after, {}
+        means, _, distances, _ = after.clusters
+        cells = initial_cells(means, distances, randomness.generator("cells of halves"))
+        return replace(after, halves=cells), {}
 
 
-def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
-    """Return cells for both halves around the means of the clusters, of shape (2, 2k, d).
+def initial_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw two cells around each cluster's mean, for each half; float64 of shape (2, 2k, d).
 
     Args:
-        means: Tensor of shape (k, d).
-        spreads: Mean distance of a cluster's points from its mean, (k,).
-        generator: Draws the directions, on the CPU.
+        means: Mean of each cluster, of shape (k, d).
+        spreads: Mean distance of each cluster's points to its mean, of shape (k,).
+        generator: CPU generator of the random directions.
     """
     k, d = means.shape
     drawn = torch.randn(2, _CELLS_OF_A_CLUSTER, k, d, generator=generator, dtype=torch.float64)
@@ -197,13 +200,13 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
 
 
 @dataclass(frozen=True)
-class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
-    """The server's steps of k-means on halves of the images.
+class CellsServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterSums]):
+    """Server side of exchange ``cells``: fits a clustering to each of two halves of the images.
 
-    Each client splits its images in two at random. For either half over all clients, the server
-    makes centroids by k-means: of a codebook of two cells for each cluster, which sums over the
-    half's images move a few times (``kmeans.start`` says why a codebook). Each image is then
-    assigned by the centroids of both halves, and the two clusterings are compared.
+    Each client splits its images at random into two halves. For each half, over all clients, the
+    server keeps a codebook with two cells per cluster (``kmeans.initialisation`` says why), moves
+    its cells to the means of their points, and at last runs k-means on the cells. In exchange
+    ``halves`` each image is then assigned by the centroids of both halves.
 
     Attributes:
         exchange: The exchange in which the sums are sent.
@@ -213,24 +216,27 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
     exchange: Exchange[Any, ClusterSums]
     ends: bool = False
 
-    def is_due(self, state: Judged) -> bool:
+    def is_due(self, state: EvaluationState) -> bool:
         """Return whether the state has codebooks of both halves."""
         return state.halves is not None
 
-    def broadcast(self, state: Judged) -> Question[Any]:
+    def broadcast(self, state: EvaluationState) -> EvaluationMessage[Any]:
         """Return the message to clients: the model, and the cells of both halves."""
-        return Question(state.model, halves=state.halves)
+        return EvaluationMessage(state.model, halves=state.halves)
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each cell of both halves."""
-        _, cells, dimensions = _known(message.halves).shape
+        _, cells, dimensions = _required(message.halves).shape
         return format_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
-        """Move cells to their means, unless they have no images; with too few cells, give up."""
-        total, cells = sum_updates(updates), _known(state.halves)
+        self, state: EvaluationState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
+        """Move each cell to the mean of its points; at the end, run k-means on the cells.
+
+        ``halves`` becomes None if a half has fewer non-empty cells than clusters.
+        """
+        total, cells = sum_updates(updates), _required(state.halves)
         counts = total.counts.view(cells.shape[:2])
         means = total.sums.view(cells.shape) / counts.clamp(min=1).unsqueeze(2)
         moved = torch.where(counts.unsqueeze(2) > 0, means, cells.to(means))
@@ -239,32 +245,32 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
         clusters = cells.shape[1] // _CELLS_OF_A_CLUSTER
         if bool(((counts > 0).sum(dim=1) < clusters).any()):
             return replace(state, halves=None), {}
-        found = []
+        centroids = []
         for number, (own, weights) in enumerate(zip(moved, counts, strict=True)):
-            there, seed = weights > 0, randomness.integer(f"centroids of half {number}")
-            found.append(codebook_kmeans(own[there], weights[there], clusters, seed))
-        return replace(state, halves=torch.stack(found)), {}
+            non_empty, seed = weights > 0, randomness.integer(f"centroids of half {number}")
+            centroids.append(codebook_kmeans(own[non_empty], weights[non_empty], clusters, seed))
+        return replace(state, halves=torch.stack(centroids)), {}
 
 
-class CompareHalves(MoveHalves):
-    """The server's comparison of the clusters that both halves assign."""
+class HalvesServerWork(CellsServerWork):
+    """Server side of exchange ``halves``: compares the clusterings of both halves."""
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
-        """Return an update's shapes and dtypes: counts of images by the clusters of both halves."""
-        clusters = _known(message.halves).shape[1]
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
+        """Return an update's shapes and dtypes: a contingency table for each half."""
+        clusters = _required(message.halves).shape[1]
         return format_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
-        """Average the prediction strength of both halves; None if images are too few."""
-        clusters = _known(state.halves).shape[1]
+        self, state: EvaluationState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
+        """Set ``stability`` to the mean prediction strength; None if there are too few images."""
+        clusters = _required(state.halves).shape[1]
         tables = sum_updates(updates).sums.view(2, clusters, clusters)
         first, second = map(prediction_strength, tables)
         mean = None if first is None or second is None else (first + second) / 2
         return replace(state, stability=mean), {}
 
 
-def _known(halves: Tensor | None) -> Tensor:
-    assert halves is not None  # as ``is_due`` says
+def _required(halves: Tensor | None) -> Tensor:
+    assert halves is not None  # ``is_due`` checks it
     return halves

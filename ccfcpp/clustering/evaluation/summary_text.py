@@ -1,4 +1,4 @@
-"""Tables and lines about a clustering without labels, made of a run's summary."""
+"""Tables and sentences about the evaluation without labels, from a run's summary."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,25 +10,25 @@ MEASURES = {
     "davies_bouldin": ("Davies-Bouldin", "0 is best"),
     "stability": ("stability between halves", "1 is best, 0.8 and more is good"),
 }
-"""Title and range by key of the summary."""
-NOT_JUDGED = "left out: under differential privacy each sum would cost a part of the budget"
+"""Title and range of each metric, by its key in the summary."""
+NOT_EVALUATED = "left out: under differential privacy each sum would cost a part of the budget"
 _NONE = "none: too few images or clusters"
 _MOST_SIZES = 12
 
 
-def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return the measures without labels by title; empty for runs that have none."""
+def evaluation_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return table rows with the metrics without labels, by title; empty without clusters."""
     if "clusters" not in summary:
         return {}
-    rows = {"clusters": number} if (number := _fewer(summary)) else {}
+    rows = {"clusters": number} if (number := _missing_text(summary)) else {}
     if (anchor := summary.get("nmi_of_pixels")) is not None:
-        kappa = summary.get("kappa_of_pixels")  # Earlier versions do not have it.
+        kappa = summary.get("kappa_of_pixels")  # Runs of earlier versions lack it.
         scores = f"NMI {anchor:.4f}" + ("" if kappa is None else f", Kappa {kappa:.4f}")
         rows["k-means on the pixels"] = f"{scores}, with all images in one place"
     if sizes := summary.get("cluster_sizes"):
         rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
-        return rows | {"without labels": NOT_JUDGED}
+        return rows | {"without labels": NOT_EVALUATED}
     for key, (title, span) in MEASURES.items():
         if key in summary:
             value = summary[key]
@@ -36,32 +36,32 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _fewer(summary: Mapping[str, Any]) -> str:
-    """Return how many clusters there are if fewer than were asked for; else an empty text."""
+def _missing_text(summary: Mapping[str, Any]) -> str:
+    """Return a phrase such as "3 of 5" if fewer clusters have images than asked for; else ""."""
     asked, found = summary.get("clusters", 0), summary.get("clusters_found")
     if found == 1 and summary.get("clusters_sought"):
         return f"1, where {summary['clusters_sought']} was asked for"
     return f"{found} of {asked}" if found is not None and found < asked else ""
 
 
-def shortfall(summary: Mapping[str, Any]) -> str:
-    """Return a warning if there are fewer clusters than were asked for; else an empty text."""
-    unit, number = summary.get("unit", "image"), _fewer(summary)
+def missing_clusters_warning(summary: Mapping[str, Any]) -> str:
+    """Return a warning if fewer clusters have images than were asked for; else ""."""
+    unit, number = summary.get("unit", "image"), _missing_text(summary)
     why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
     return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
 
 
-def scores_over(summary: Mapping[str, Any]) -> str:
-    """Explain over what scores are that mean little: one class, or fewer clusters than classes."""
-    classes, found = summary.get("classes"), summary.get("clusters_found")
-    if not classes or found is None or 1 < classes <= found:
+def scores_caveat(summary: Mapping[str, Any]) -> str:
+    """Return a note for scores that mean little: one class, or fewer clusters than classes."""
+    classes, clusters = summary.get("classes"), summary.get("clusters_found")
+    if not classes or clusters is None or 1 < classes <= clusters:
         return ""
     of = "1 class" if classes == 1 else f"{classes} classes"
-    return f" ({format_count(found, 'cluster')}, {of})"
+    return f" ({format_count(clusters, 'cluster')}, {of})"
 
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row for each client with its images in each cluster; empty if it is unknown."""
+    """Return a row for each client with its number of images in each cluster, if known."""
     names = {one["client"]: one["name"] for one in summary.get("participants", ())}
     return [
         {"client": names.get(number, f"client {number}")}

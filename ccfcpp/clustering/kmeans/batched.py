@@ -1,6 +1,6 @@
-"""k-means of several sets of points, with several initialisations of each, side by side.
+"""Batched k-means: several sets of points, with several initialisations each, in parallel.
 
-On an accelerator these are a few batched products in place of many small runs on the processor.
+On an accelerator, a few batched products replace many small runs.
 """
 
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ import torch
 from torch import Tensor
 
 _CHECKED_EVERY = 8
-"""Iterations after which convergence is looked for, which waits for the device."""
+"""Number of iterations between checks of convergence, each of which waits for the device."""
 
 
 @torch.no_grad()
-def best_centroids(points: Tensor, weights: Tensor, starts: Tensor, iterations: int) -> Tensor:
-    """Run Lloyd's k-means (1982) from several initialisations of each set, and return the best.
+def best_centroids(points: Tensor, weights: Tensor, init: Tensor, iterations: int) -> Tensor:
+    """Run Lloyd's k-means (1982) from each set's initialisations; return those of least inertia.
 
     A cluster without points keeps its centroid.
 
     Args:
         points: Float tensor of shape (sets, samples, dimensions).
         weights: Weight of each point, of shape (sets, samples), 0 if a set has fewer points.
-        starts: Initial centroids of shape (sets, starts, k, dimensions).
+        init: Initial centroids of shape (sets, restarts, k, dimensions).
         iterations: Largest number of iterations.
 
     Returns:
         Centroids of shape (sets, k, dimensions).
     """
-    centroids = starts
+    centroids = init
     for number in range(1, iterations + 1):
-        before, centroids = centroids, _moved(points, weights, centroids)
+        before, centroids = centroids, _move_centroids(points, weights, centroids)
         if number % _CHECKED_EVERY == 0 and torch.equal(before, centroids):
             break
     best = _inertias(points, weights, centroids).argmin(dim=1)
@@ -37,7 +37,7 @@ def best_centroids(points: Tensor, weights: Tensor, starts: Tensor, iterations: 
 
 
 @torch.no_grad()
-def spread_starts(
+def kmeans_plus_plus(
     points: Tensor,
     weights: Tensor,
     lengths: Sequence[int],
@@ -47,16 +47,17 @@ def spread_starts(
 ) -> Tensor:
     """Draw initial centroids by k-means++ (Arthur and Vassilvitskii 2007).
 
-    A point is drawn with a probability in proportion to its weight times the squared distance to
-    the nearest centroid so far: it has the least of exponential numbers, each over its probability.
+    The probability of a point is in proportion to its weight times its squared distance to the
+    nearest centroid so far. To draw one, each point gets an exponential random number divided by
+    its probability; the point with the smallest is chosen.
 
     Args:
-        points: As of :func:`best_centroids`, as are ``weights``.
-        weights: Weight of each point.
-        lengths: Number of points of each set, the first ones.
+        points: Float tensor of shape (sets, samples, dimensions).
+        weights: Weight of each point, of shape (sets, samples), 0 if a set has fewer points.
+        lengths: Number of points in each set; the rest is padding.
         k: Number of clusters.
-        seeds: Seed of each set, whose initialisations do not depend on the other sets.
-        restarts: Number of initialisations.
+        seeds: Seed of each set, whose result does not depend on the other sets.
+        restarts: Number of initialisations of each set.
 
     Returns:
         Centroids of shape (sets, restarts, k, dimensions).
@@ -67,12 +68,12 @@ def spread_starts(
     chances = weights.unsqueeze(1).expand(sets, restarts, samples)
     nearest = points.new_full((sets, restarts, samples), torch.inf)
     for place in range(k):
-        waits = points.new_full((sets, restarts, samples), torch.inf)
-        for wait, length, source in zip(waits, lengths, sources, strict=True):
-            wait[:, :length] = wait.new_empty(restarts, length).exponential_(generator=source)
-        # Where all points are taken already, as with duplicates, any that counts may come again.
+        draws = points.new_full((sets, restarts, samples), torch.inf)
+        for own, length, source in zip(draws, lengths, sources, strict=True):
+            own[:, :length] = own.new_empty(restarts, length).exponential_(generator=source)
+        # If every point coincides with a centroid, as with duplicates, points are drawn again.
         none_left = chances.amax(dim=2, keepdim=True) == 0
-        drawn = (waits / torch.where(none_left, weights.unsqueeze(1), chances)).argmin(dim=2)
+        drawn = (draws / torch.where(none_left, weights.unsqueeze(1), chances)).argmin(dim=2)
         chosen[:, :, place] = points.gather(1, drawn.unsqueeze(2).expand(-1, -1, dimensions))
         distances = _squared_distances(points, chosen[:, :, place : place + 1])[..., 0]
         nearest = torch.minimum(nearest, distances.transpose(1, 2))
@@ -81,15 +82,15 @@ def spread_starts(
 
 
 def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return squared distances ‖x − c‖², of shape (sets, samples, starts, k)."""
-    sets, starts, k, dimensions = centroids.shape
-    products = points @ centroids.view(sets, starts * k, dimensions).mT
+    """Return squared distances ‖x − c‖², of shape (sets, samples, restarts, k)."""
+    sets, restarts, k, dimensions = centroids.shape
+    products = points @ centroids.view(sets, restarts * k, dimensions).mT
     squares = points.square().sum(dim=2)[:, :, None, None] + centroids.square().sum(dim=3)[:, None]
-    return (squares - 2 * products.view(sets, -1, starts, k)).clamp(min=0)
+    return (squares - 2 * products.view(sets, -1, restarts, k)).clamp(min=0)
 
 
-def _moved(points: Tensor, weights: Tensor, centroids: Tensor) -> Tensor:
-    """Return the mean of the points nearest to each centroid."""
+def _move_centroids(points: Tensor, weights: Tensor, centroids: Tensor) -> Tensor:
+    """Return the weighted mean of the points nearest to each centroid; empty clusters stay."""
     labels = _squared_distances(points, centroids).argmin(dim=3)
     clusters = torch.arange(centroids.shape[2], device=points.device)
     members = (labels.unsqueeze(3) == clusters) * weights[:, :, None, None]
@@ -99,6 +100,6 @@ def _moved(points: Tensor, weights: Tensor, centroids: Tensor) -> Tensor:
 
 
 def _inertias(points: Tensor, weights: Tensor, centroids: Tensor) -> Tensor:
-    """Return the weighted sum of the squared distances to the nearest centroids, by start."""
+    """Return the weighted sum of squared distances to the nearest centroids, (sets, restarts)."""
     nearest = _squared_distances(points, centroids).amin(dim=3).double()
     return (weights.double().unsqueeze(2) * nearest).sum(dim=1)

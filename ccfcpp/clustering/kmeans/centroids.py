@@ -1,4 +1,4 @@
-"""Checks of centroids, and the sums from which a server computes centroids."""
+"""Sums over clusters, from which a server computes centroids, and checks of centroids."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from ccfcpp.engine.synchronised.contract import Bounding
 from ccfcpp.engine.update_format import Count, Part, Rows, Spec, Sum, UpdateFormat
 
 FARTHEST = 1e15
-"""Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""
+"""Largest allowed coordinate: squared distances stay far below float32's maximum."""
 
 
 def check_near(centroids: Tensor) -> None:
-    """Refuse centroids whose distances may not be finite, since faiss would end the process.
+    """Check that no finite coordinate is so large that distances overflow, since faiss would crash.
 
     Raises:
         RefusedUpdateError: A coordinate is too large.
@@ -30,10 +30,10 @@ def check_near(centroids: Tensor) -> None:
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:
-    """Return the centroids, which must exist.
+    """Return the centroids after a check that they are not None.
 
     Raises:
-        FederationError: No client has sent any.
+        FederationError: They are None, since no client has sent any.
     """
     if centroids is None:
         raise FederationError(
@@ -44,25 +44,30 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class CentroidUpdate:
-    """A client's centroids, float32 (at most k, dimensions), and the samples of each, float64."""
+    """A client's centroids and cluster sizes.
+
+    Attributes:
+        centroids: float32 of shape (at most k, dimensions).
+        sizes: Number of samples in each cluster, float64 of shape (at most k,).
+    """
 
     centroids: Tensor
     sizes: Tensor
 
 
 def centroid_format(clusters: int, dimensions: int, least: int = 1) -> UpdateFormat:
-    """Return the shapes and dtypes of a ``CentroidUpdate`` of at most ``clusters`` centroids."""
+    """Return the shapes and dtypes of a ``CentroidUpdate`` with ``least`` to ``clusters`` rows."""
     rows = Rows(clusters, least)
     centroids = Spec(torch.float32, (rows, dimensions))
     return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
 
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
-    """Refuse local centroids that cannot be those of the senders' samples.
+    """Check that local centroids and sizes are possible for the senders' samples.
 
     Raises:
-        RefusedUpdateError: A centroid is too far off, a size is not positive, or the sizes are
-            those of more samples than the client has.
+        RefusedUpdateError: A coordinate is too large, a size is not positive, or the sizes sum to
+            more samples than the senders have.
     """
     check_near(update.centroids)
     if not bool((update.sizes > 0).all()):
@@ -72,13 +77,15 @@ def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
 
 @dataclass(frozen=True)
 class InitState:
-    """Base class of the states of a server that computes initial centroids from sums.
+    """Base class of server states whose initial centroids the library computes from sums.
 
     Attributes:
-        centroids: Global centroids of shape (at most k, d); None before the first ones.
-        cells: During the start: the codebook's cells (``kmeans.start``).
-        trials: While several starts are compared: the centroids of each (``kmeans.trials``).
-        evidence: If k is chosen from the data: the evidence for each candidate.
+        centroids: Global centroids of shape (at most k, d); None before there are any.
+        cells: Cells of the codebook, float64 of shape (m, d), while it is computed
+            (``kmeans.initialisation``).
+        trials: Centroids of each initialisation, float64 of shape (restarts, k, d), while several
+            are compared (``kmeans.restarts``).
+        evidence: Evidence for each candidate number of clusters, if k is chosen from the data.
     """
 
     centroids: Tensor | None = None
@@ -92,11 +99,11 @@ AnyInitState = TypeVar("AnyInitState", bound=InitState)
 
 @dataclass(frozen=True)
 class ClusterSums:
-    """Sums of the members of each cluster.
+    """Sum and number of the points of each cluster.
 
     Attributes:
-        sums: float64 of shape (k, d): the sum of each cluster's points.
-        counts: float64 of shape (k,): number of each cluster's points.
+        sums: Sum of each cluster's points, float64 of shape (k, d).
+        counts: Number of each cluster's points, float64 of shape (k,).
     """
 
     sums: Tensor
@@ -104,7 +111,7 @@ class ClusterSums:
 
     @staticmethod
     def zeros(clusters: int, dimensions: int) -> "ClusterSums":
-        """Return sums over no points."""
+        """Return zero sums and counts for a number of clusters and of dimensions."""
         sums = torch.zeros(clusters, dimensions, dtype=torch.float64)
         return ClusterSums(sums, sums[:, 0])
 
@@ -112,8 +119,8 @@ class ClusterSums:
 S = TypeVar("S", bound=ClusterSums)
 
 
-def large_enough(total: S, least: int) -> S:
-    """Return the sums with 0 for clusters of fewer than ``least`` points."""
+def zero_small_clusters(total: S, least: int) -> S:
+    """Return a copy of the sums that is 0 for clusters of fewer than ``least`` points."""
     enough = total.counts >= least
     kept = {
         name: tensor * enough.view(-1, *[1] * (tensor.ndim - 1))
@@ -123,19 +130,18 @@ def large_enough(total: S, least: int) -> S:
 
 
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
-"""The meaning of the parts of ``ClusterSums``."""
+"""Declaration of the fields of ``ClusterSums`` for an exchange."""
 
 
 def sum_by_group(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
-    """Sum the rows of each label, float64 of shape (groups, d).
+    """Return the sum of the rows of each group, float64 of shape (groups, d).
 
-    A product with ones and zeros takes several times as long on a processor. On a GPU it is fast,
-    and unlike an addition by index it gives the same bits each time.
+    On a GPU it is a product with a one-hot matrix, which is deterministic, unlike ``index_add_``.
 
     Args:
-        labels: int64 of shape (samples,).
+        labels: Group of each row, int64 of shape (samples,).
         rows: Tensor of shape (samples, d).
-        groups: Number of labels.
+        groups: Number of groups.
     """
     if rows.is_cuda:
         return F.one_hot(labels, groups).double().T @ rows.double()
@@ -154,12 +160,12 @@ def cluster_sums(
     """Sum and count the points of each cluster.
 
     Args:
-        points: Tensor of shape (samples, d).
-        labels: int64 of shape (samples,).
+        points: Points of shape (samples, d).
+        labels: Cluster of each point, int64 of shape (samples,).
         clusters: Number of clusters k.
-        exchange: The exchange in which they are sent.
-        bounding: Bounds what each image adds; None: nothing is bounded.
-        least: Fewest images in a sum that a client sends; smaller sums become 0.
+        exchange: The exchange in which the sums are sent.
+        bounding: Clips the contribution of each image; None: without bounds.
+        least: Fewest points of a cluster whose sums are sent; those of smaller clusters become 0.
     """
     enough = torch.bincount(labels, minlength=clusters) >= least
     summed = points if bounding is None else bounding.rows(exchange, "sums", points.double())
@@ -170,7 +176,7 @@ def cluster_sums(
 def cluster_counts(
     labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None, least: int
 ) -> Tensor:
-    """Count each cluster's members, float64 of shape (k,); arguments as in ``cluster_sums``."""
+    """Count each cluster's points, float64 of shape (k,); arguments as in ``cluster_sums``."""
     members = torch.bincount(labels, minlength=clusters).double()
     enough = members >= least
     if bounding is not None:
@@ -180,14 +186,14 @@ def cluster_counts(
 
 
 class SumsWork(ServerWork[State, Message, S]):
-    """Base class of the server's work with sums over each cluster's members."""
+    """Base class of the server side of exchanges that sum over each cluster's points."""
 
     def check(self, message: Message, update: S, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images.
+        """Check that the sums are possible for the senders' images.
 
         Raises:
-            RefusedUpdateError: A count is negative, the counts exceed the senders' images, or a
-                mean is too far off.
+            RefusedUpdateError: A count is negative, the counts exceed the number of the senders'
+                images, or a coordinate of a mean is too large.
         """
         check_counts(update.counts, senders)
         if bool((update.sums.abs() > FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
@@ -202,9 +208,9 @@ def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 
     """Return the mean of each cluster's points over all clients.
 
     Args:
-        updates: At least one.
-        empty: Mean of a cluster without members, of shape (k, d) or (d,).
-        least: The smallest count that is not rounding or noise: 1 if members are counted.
+        updates: Sums of clients, at least one.
+        empty: Returned in place of the mean of an empty cluster, of shape (k, d) or (d,).
+        least: Smallest possible count of a non-empty cluster: 1, unless points have weights.
 
     Returns:
         Tensor of shape (k, d), in the dtype and on the device of ``empty``.

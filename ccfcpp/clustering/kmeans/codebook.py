@@ -1,4 +1,4 @@
-"""A codebook, which approximates many points, and its clusters."""
+"""k-means on a codebook, which approximates many points by the means of small cells."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from ccfcpp.core.metrics import simplified_silhouettes
 _FEWEST_TO_SPLIT = 4
 _RESTARTS = 10
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
-"""By which share of its distance from the origin a mean may be off."""
+"""Largest rounding error of a mean, relative to its norm."""
 
 
 @dataclass(frozen=True)
 class Codebook:
-    """A codebook: cells, with each point in the cell nearest to it.
+    """A codebook: m cells, where each point belongs to the nearest cell.
 
     Attributes:
-        cells: Means of the cells' points, float64 of shape (m, d).
-        counts: Number of points in each cell, (m,).
-        scatter: Σ ‖x − c‖² over the points x of each cell c, (m,).
+        cells: Mean of the points of each cell, float64 of shape (m, d).
+        counts: Number of points in each cell, of shape (m,).
+        scatter: Σ ‖x − c‖² over the points x of each cell with mean c, of shape (m,).
     """
 
     cells: Tensor
@@ -29,11 +29,14 @@ class Codebook:
     scatter: Tensor
 
     def kmeans(self, clusters: int, seed: int) -> Tensor:
-        """Return centroids, float64 of shape (at most ``clusters``, d): the best of ten k-means."""
+        """Return the centroids of the best of ten k-means, float64 (at most ``clusters``, d)."""
         return codebook_kmeans(self.cells, self.counts, clusters, seed)
 
-    def starts(self, clusters: int, seed: int, count: int) -> Tensor:
-        """Return the result of ``kmeans`` and of single runs: float64 (count, at most k, d)."""
+    def initialisations(self, clusters: int, seed: int, count: int) -> Tensor:
+        """Return ``count`` sets of centroids, float64 of shape (count, at most ``clusters``, d).
+
+        The first is the result of ``kmeans``, the others are results of single runs of k-means.
+        """
         others = [
             codebook_kmeans(self.cells, self.counts, clusters, seed + number, restarts=1)
             for number in range(1, count)
@@ -41,10 +44,10 @@ class Codebook:
         return torch.stack([self.kmeans(clusters, seed), *others])
 
     def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
-        """Compute the mean simplified silhouette of all points for each number of clusters.
+        """Estimate the mean simplified silhouette of all points for each number of clusters.
 
-        For a point x of the cell c and a centroid μ, ‖x − μ‖ is estimated by its root mean square
-        over the cell, the root of ‖c − μ‖² + scatter / count.
+        For a point x in a cell with mean c, its distance to a centroid μ is estimated by the root
+        mean square over the cell, √(‖c − μ‖² + scatter / count).
 
         Args:
             fewest: Smallest number of clusters.
@@ -54,42 +57,42 @@ class Codebook:
         Returns:
             float64 of shape (most − fewest + 1,), from 0 to 1; 0 if there are too few cells.
         """
-        found = torch.zeros(most - fewest + 1, dtype=torch.float64)
+        evidence = torch.zeros(most - fewest + 1, dtype=torch.float64)
         for clusters in range(fewest, min(most, len(self.cells)) + 1):
-            found[clusters - fewest] = self._silhouette(self.kmeans(clusters, seed))
-        return found
+            evidence[clusters - fewest] = self._silhouette(self.kmeans(clusters, seed))
+        return evidence
 
     def _silhouette(self, centroids: Tensor) -> float:
         spread = (self.scatter / self.counts).unsqueeze(1)
-        apart = (squared_distances(self.cells, centroids) + spread).sqrt()
-        own = apart.argmin(dim=1)
+        distances = (squared_distances(self.cells, centroids) + spread).sqrt()
+        own = distances.argmin(dim=1)
         sizes = self.counts.new_zeros(len(centroids)).index_add(0, own, self.counts)
-        silhouettes = simplified_silhouettes(apart, own, sizes)
+        silhouettes = simplified_silhouettes(distances, own, sizes)
         return float((self.counts * silhouettes).sum() / self.counts.sum())
 
 
 def split_cells(
     book: Codebook, most: int, generator: torch.Generator, fewest: int = _FEWEST_TO_SPLIT
 ) -> Tensor:
-    """Split the cells with the largest scatter in two, up to a number of cells.
+    """Split the cells with the largest scatter in two; return (at most ``most``, d) cells.
 
     Args:
-        book: The cells.
-        most: Largest number of cells.
-        generator: Draws the directions, on the CPU.
-        fewest: The fewest points of a cell that is split.
+        book: The codebook.
+        most: Largest number of cells after the split.
+        generator: CPU generator of the random directions.
+        fewest: Fewest points of a cell that is split.
     """
     cells, counts, scatter = book.cells, book.counts, book.scatter
     order = scatter.argsort(descending=True, stable=True)
-    apart = scatter > counts * (_ROUNDING * cells).square().sum(dim=1)
-    order = order[(counts[order] >= fewest) & apart[order]]
+    has_spread = scatter > counts * (_ROUNDING * cells).square().sum(dim=1)
+    order = order[(counts[order] >= fewest) & has_spread[order]]
     order = order[: max(0, most - len(cells))]
     deviation = (scatter[order] / counts[order] / cells.shape[1]).sqrt().unsqueeze(1)
     drawn = torch.randn(len(order), cells.shape[1], generator=generator, dtype=torch.float64)
     shift = 0.5 * deviation * drawn.to(cells)
-    whole = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
-    whole[order] = False
-    return torch.cat([cells[whole], cells[order] - shift, cells[order] + shift])
+    unsplit = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
+    unsplit[order] = False
+    return torch.cat([cells[unsplit], cells[order] - shift, cells[order] + shift])
 
 
 def codebook_kmeans(
@@ -98,18 +101,17 @@ def codebook_kmeans(
     """Run k-means on a codebook; return the best centroids, float64 of shape (at most k, d).
 
     Args:
-        cells: Tensor of shape (m, d).
-        counts: Weight of each cell, (m,).
+        cells: Mean of the points of each cell, of shape (m, d).
+        counts: Number of points in each cell, which is its weight; of shape (m,).
         clusters: Number of clusters k.
-        seed: Seed of the starts.
-        restarts: Number of starts.
+        seed: Seed of the initialisations.
+        restarts: Number of initialisations.
     """
     if len(cells) <= clusters:
         return cells
-    # Imported where it is needed, since scikit-learn takes most of a second. Unlike faiss, it draws
-    # k-means++ seeds by the points' weights.
+    # Imported here, since the import is slow. Unlike faiss, scikit-learn uses weights in k-means++.
     from sklearn.cluster import KMeans
 
-    found = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)
-    found.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(cells)
+    estimator = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)
+    estimator.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
+    return torch.from_numpy(estimator.cluster_centers_).to(cells)

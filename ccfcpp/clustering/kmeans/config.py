@@ -1,4 +1,4 @@
-"""The configuration of k-means and of fuzzy c-means."""
+"""Settings of k-means and of fuzzy c-means."""
 
 from typing import Annotated, Literal
 
@@ -18,41 +18,42 @@ class KMeansConfig(LloydConfig):
     """Settings of k-means from initial centroids drawn at random."""
 
     restarts: Positive = 10
-    """Number of initialisations, of which the best result is kept."""
+    """Number of initialisations; the best result is kept."""
 
 
 class CentroidConfig(KMeansConfig):
-    """Settings of global centroids: from representations, by k-means or exact steps."""
+    """Settings of how CCFC and CCFC++ compute global centroids from representations."""
 
     encoder: Literal["local", "global"] = "local"
-    """The model whose representations a client clusters: its own trained one, or the global one."""
+    """Model whose representations a client clusters: its own trained one, or the global one."""
     first_encoder: Literal["local", "global"] = "local"
-    """The same for the first centroids, after pre-training, if ``encoder`` is ``local``. The
-    authors' code: ``global``."""
+    """As ``encoder``, for the first centroids after pre-training; only if ``encoder`` is ``local``.
+    The authors' code has ``global``."""
     server_weights: Literal["none", "sizes"] = "none"
-    """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
+    """Weight of a client's centroid in the server's k-means: ``sizes``, its cluster's size."""
     assignment: Literal["cosine", "euclidean"] = "cosine"
-    """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
+    """Assignment to centroids: ``cosine``, on normalised representations; ``euclidean``, Eq. (1) of
+    the CCFC++ paper."""
     search: Literal["k-means", "lloyd"] = "k-means"
-    """The search for centroids in each round: ``k-means``, at the clients and then at the server;
-    or ``lloyd``, from the last ones by ``refine_steps`` alone, so that clients send sums, no
-    points. The first ones then come from pre-training by neighbours."""
+    """How centroids are computed in each round: ``k-means`` at the clients and then at the server;
+    or ``lloyd``, only ``refine_steps`` from the previous centroids, so that clients send no points
+    but sums. The first centroids then come from pre-training by neighbours."""
     refine_steps: Count = 0
-    """Federated Lloyd steps after the search."""
+    """Number of federated steps of Lloyd's k-means after the search."""
 
 
 class MembershipConfig(Section):
-    """Settings of memberships of fuzzy c-means."""
+    """Settings of the memberships in fuzzy c-means."""
 
     m: Annotated[float, Field(gt=1, le=100)] = 1.1
-    """Fuzzifier: towards 1 memberships become those of k-means."""
+    """Fuzzifier: the closer to 1, the closer memberships are to the assignments of k-means."""
 
 
 class LocalFuzzyConfig(MembershipConfig):
     """Settings of fuzzy c-means from given initial centroids, at the clients (FFCM)."""
 
     tolerance: Weight = 1e-4
-    """The largest movement of a centroid's coordinate at which it ends."""
+    """Fuzzy c-means ends if no coordinate of a centroid moves by more than this."""
     iterations: Positive = 200
     """Largest number of iterations."""
 
@@ -61,4 +62,4 @@ class FuzzyConfig(LocalFuzzyConfig):
     """Settings of fuzzy c-means from random initial centroids, at the server (FCM, SDA-FC-FCM)."""
 
     restarts: Positive = 3
-    """Number of initialisations, of which the best result is kept."""
+    """Number of initialisations; the best result is kept."""

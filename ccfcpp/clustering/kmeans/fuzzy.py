@@ -14,10 +14,10 @@ class FuzzyClustering:
     Attributes:
         centroids: Shape (k, dimensions), with the dtype of the initial centroids.
         supports: float64 of shape (k,): the sum of the memberships in each cluster.
-        averaged: float64 of shape (k,): effective number of points that each centroid averages,
-            (Σᵢ wᵢ)² / Σᵢ wᵢ² with wᵢ = uᵢⱼᵐ (Kish 1965). With a large m one point can outweigh all
-            others.
-        objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖², which the algorithm minimises.
+        averaged: float64 of shape (k,): effective number of points in the mean of each centroid,
+            (Σᵢ wᵢ)² / Σᵢ wᵢ² with wᵢ = uᵢⱼᵐ (Kish 1965); uᵢⱼ is the membership of point i in
+            cluster j, m the fuzzifier. With a large m one point can outweigh all others.
+        objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖² over points x and centroids c, which is minimised.
         iterations: Number of iterations.
     """
 
@@ -29,15 +29,15 @@ class FuzzyClustering:
 
 
 def fuzzy_c_means(
-    points: Tensor, starts: Tensor, *, m: float, tolerance: float, iterations: int
+    points: Tensor, init: Tensor, *, m: float, tolerance: float, iterations: int
 ) -> FuzzyClustering:
-    """Run fuzzy c-means (Bezdek 1981) from given centroids, by alternating optimisation.
+    """Run fuzzy c-means (Bezdek 1981) from given initial centroids, by alternating optimisation.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
-        starts: Initial centroids of shape (k, dimensions), of the points' dtype.
-        m: Fuzzifier above 1. As it approaches 1, memberships approach those of k-means.
-        tolerance: Largest movement of a coordinate of a centroid at which the algorithm ends.
+        init: Initial centroids of shape (k, dimensions), in the points' dtype.
+        m: Fuzzifier, above 1: the closer to 1, the closer the result is to that of k-means.
+        tolerance: The algorithm ends if no coordinate of a centroid moves by more than this.
         iterations: Largest number of iterations, at least 1.
 
     Raises:
@@ -47,15 +47,15 @@ def fuzzy_c_means(
         raise ValueError("fuzzy c-means needs at least one point")
     if m <= 1 or iterations < 1:
         raise ValueError(f"m must be above 1 and iterations at least 1, got {m} and {iterations}")
-    # Centring keeps distances precise.
+    # Centring limits rounding errors of distances.
     mean = points.mean(dim=0)
     centred = points - mean
     squares = centred.square().sum(dim=1, keepdim=True)
-    centroids = starts - mean
+    centroids = init - mean
     done, moves = 0, math.inf
     while done < iterations and moves > tolerance:
         distances = _squared_distances(centred, squares, centroids)
-        moved = _means(centred, _weights(distances, m), centroids)
+        moved = _weighted_means(centred, _weights(distances, m), centroids)
         moves = float((moved - centroids).abs().max())
         centroids = moved
         done += 1
@@ -68,12 +68,12 @@ def fuzzy_c_means(
 
 
 def memberships(squared_distances: Tensor, m: float) -> Tensor:
-    """Return memberships uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)) of samples in clusters.
+    """Return the memberships uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)) of samples i in clusters j.
 
-    A sample that coincides with centroids belongs to these alone, in equal parts.
+    A sample that coincides with one or more centroids belongs only to these, in equal parts.
 
     Args:
-        squared_distances: dᵢⱼ², not negative, of shape (samples, k).
+        squared_distances: Squared distances dᵢⱼ² to the centroids, of shape (samples, k).
         m: Fuzzifier, above 1.
 
     Returns:
@@ -83,15 +83,15 @@ def memberships(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
-    # Logarithms prevent overflow of the powers where m is close to 1.
+    # Logarithms prevent overflow of the powers if m is close to 1.
     degrees = torch.log_softmax(squared_distances.log() / (1 - m), dim=1)
-    met = squared_distances == 0
-    shared = (met.to(degrees.dtype) / met.sum(dim=1, keepdim=True)).log()
-    return torch.where(met.any(dim=1, keepdim=True), shared, degrees)
+    coincide = squared_distances == 0
+    shared = (coincide.to(degrees.dtype) / coincide.sum(dim=1, keepdim=True)).log()
+    return torch.where(coincide.any(dim=1, keepdim=True), shared, degrees)
 
 
 def _weights(squared_distances: Tensor, m: float) -> Tensor:
-    """Return weights uᵢⱼᵐ over the largest of their cluster, so that they do not underflow.
+    """Return the weights uᵢⱼᵐ divided by the largest in their cluster, to prevent underflow.
 
     The division does not change weighted means.
     """
@@ -109,8 +109,8 @@ def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Te
     return distances.masked_fill_(distances <= rounding * sizes, 0)
 
 
-def _means(points: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-    """Return each cluster's weighted mean of all points; without weight its centroid stays."""
+def _weighted_means(points: Tensor, weights: Tensor, before: Tensor) -> Tensor:
+    """Return each cluster's weighted mean of all points; ``before`` if all its weights are 0."""
     totals = weights.sum(dim=0).unsqueeze(1)
     means = weights.T @ points / totals.clamp(min=1)  # The largest weight of each is 1.
     return torch.where(totals > 0, means, before)

@@ -1,14 +1,14 @@
-"""Initial centroids of k-means by sums over all clients: k-means++ on a codebook.
+"""Initial centroids of k-means from sums over all clients: k-means++ on a codebook.
 
-To draw k-means++ seeds among points, clients would have to send points. Here the server grows a
-codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
-Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
-clients send for each cell the sum, the number and the scatter of their points in it. Cells are
-means over all clients' points, of five of them and more on average. If there are fewer cells
-than clusters in the end, as with few points, cells are split until each may be a single point.
-k-means++ (Arthur and Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of
-its points. k-means starts from the best of several k-means of the codebook; or several of them are
-compared (``trials``).
+To draw k-means++ seeds among points, clients would have to send points. Instead, the server first
+computes a codebook of cells, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*,
+IEEE Transactions on Communications 1980) do: the cells with the largest scatter are split in two,
+and clients send the sum, the number and the scatter of their points in each cell. A cell is the
+mean of five or more points of all clients on average. If there are fewer cells than clusters at the
+end, as with few points, cells are split further, until each may hold a single point. k-means with
+k-means++ (Arthur and Vassilvitskii, SODA 2007) then clusters the cells, weighted by their numbers
+of points. The best of several such results gives the initial centroids; or several initialisations
+are compared on the clients' points (``kmeans.restarts``).
 """
 
 import math
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import Problem, most_to_least
+from ccfcpp.clustering.algorithm import Problem, rank_candidates
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     AnyInitState,
@@ -43,23 +43,23 @@ _POINTS_OF_A_CELL = 5
 
 @dataclass(frozen=True)
 class Cells:
-    """The codebook as clients receive it: float64 of shape (m, d)."""
+    """Message to clients: the means of the codebook's cells, float64 of shape (m, d)."""
 
     cells: Tensor
 
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """A client's sums over its points, by their nearest cell.
+    """Update of a client: sums over its points in each cell.
 
     Attributes:
-        squares: float64 (m,): Σ ‖x − c‖² over the points x of each cell c.
+        squares: Σ ‖x − c‖² over the points x of each cell c, float64 of shape (m,).
     """
 
     squares: Tensor
 
 
-START = Exchange(
+CODEBOOK_SUMS = Exchange(
     "start",
     Cells,
     CellSums,
@@ -70,29 +70,29 @@ START = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """Client side of an exchange: each client sums its points by codebook cell.
+    """Client side of exchange ``start``: each client sums its points by nearest cell.
 
     Attributes:
-        points: Maps images or vectors to points, of shape (samples, d).
+        points: Function that maps images or vectors to points of shape (samples, d).
     """
 
     points: Callable[[Tensor], Tensor]
-    exchange = START
+    exchange = CODEBOOK_SUMS
 
     def width(self, message: Cells, row: int) -> int:
-        """Return how many numbers a point takes: a distance to each cell."""
+        """Return how many numbers are computed for a point: a distance to each cell."""
         return len(message.cells)
 
     def block(self, message: Cells, images: Tensor) -> CellSums:
-        """Assign a block of points to cells, and sum them."""
+        """Assign a block of images to cells, and return the sums over each cell."""
         points = self.points(images)
         cells = message.cells.to(points.device)
         labels, points = assign_points(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
         bounding = self.context.bounding
-        sums = cluster_sums(points, labels, len(cells), START, bounding, least=0)
+        sums = cluster_sums(points, labels, len(cells), CODEBOOK_SUMS, bounding, least=0)
         if bounding is not None:
-            squares = bounding.rows(START, "squares", squares)
+            squares = bounding.rows(CODEBOOK_SUMS, "squares", squares)
         scatter = sum_by_group(labels, squares, len(cells)).flatten()
         return CellSums(sums.sums, sums.counts, scatter)
 
@@ -104,19 +104,19 @@ def _zeros(cells: Tensor) -> CellSums:
 
 @dataclass(frozen=True)
 class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
-    """The server's step: each cell moves to the mean of its points, and may then be split.
+    """Server side of exchange ``start``: cells move to the mean of their points, and are split.
 
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
         fewest: Smallest candidate for k if k is chosen from the data; else 0.
         dimensions: Number d of dimensions of a point.
-        most: Number of cells of the complete codebook.
-        splits: Whether cells are split after the step.
-        ends: Whether the codebook is complete after the step, so that centroids or starts follow.
-        starts: Number of initialisations; a single one is not compared.
-        samples: Points of all clients.
-        tries: Number of further splits while there are fewer cells than clusters.
-        again: Whether this step exists for such splits only.
+        most: Largest number of cells.
+        splits: Whether cells are split after they have moved.
+        ends: Whether the codebook is then complete, so that initial centroids are computed.
+        starts: Number of initialisations; if there are several, they are compared later.
+        samples: Number of points of all clients.
+        tries: Number of further splits that are possible if there are fewer cells than clusters.
+        again: Whether this exchange is only for such a further split.
     """
 
     clusters: int
@@ -129,14 +129,14 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     samples: int = 0
     tries: int = 0
     again: bool = False
-    exchange = START
+    exchange = CODEBOOK_SUMS
 
     def is_due(self, state: AnyInitState) -> bool:
         """Return whether the codebook is incomplete."""
         return state.cells is not None or not self.ends
 
     def broadcast(self, state: AnyInitState) -> Cells:
-        """Return the message to clients: the cells, at first a single one."""
+        """Return the message to clients: the cells; at first a single one at the origin."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
 
@@ -153,47 +153,47 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     def aggregate(
         self, state: AnyInitState, updates: Iterable[CellSums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Move or split the cells, or return the centroids; cells without points are dropped."""
+        """Move and split the cells, or compute initial centroids; empty cells are removed."""
         total = sum_updates(updates)
-        held = total.counts >= 1
-        if not bool(held.any()):
+        non_empty = total.counts >= 1
+        if not bool(non_empty.any()):
             return state, {}
-        counts, before = total.counts[held], self.broadcast(state).cells.to(total.sums)
-        means = total.sums[held] / counts.unsqueeze(1)
-        moved = (means - before[held]).square().sum(dim=1)
-        book = Codebook(means, counts, (total.squares[held] - counts * moved).clamp(min=0))
-        whole = float(total.counts.sum()) >= self.samples
-        if self.again and not whole:
-            # Clients do not send sums of such small cells, so the cells before the split remain.
+        counts, before = total.counts[non_empty], self.broadcast(state).cells.to(total.sums)
+        means = total.sums[non_empty] / counts.unsqueeze(1)
+        moved = (means - before[non_empty]).square().sum(dim=1)
+        book = Codebook(means, counts, (total.squares[non_empty] - counts * moved).clamp(min=0))
+        has_all_points = float(total.counts.sum()) >= self.samples
+        if self.again and not has_all_points:
+            # Clients do not send sums over such small cells: keep the cells as they were.
             book = Codebook(before, torch.ones_like(before[:, 0]), torch.zeros_like(before[:, 0]))
-        lacks = self.ends and whole and self.tries > 0 and len(means) < self.clusters
+        lacks = self.ends and has_all_points and self.tries > 0 and len(means) < self.clusters
         if self.splits or lacks:
             generator = randomness.generator(f"split {len(means)}")
             means = split_cells(book, self.most, generator, **({"fewest": 2} if lacks else {}))
             lacks = lacks and len(means) > len(book.cells)
         if self.ends and not lacks:
-            return self._ended(state, book, randomness.integer("start")), {}
+            return self._initialise(state, book, randomness.integer("start")), {}
         return replace(state, cells=means), {}
 
-    def _ended(self, state: AnyInitState, book: Codebook, seed: int) -> AnyInitState:
-        """Set the centroids or initialisations; set the evidence for each k if k is chosen."""
+    def _initialise(self, state: AnyInitState, book: Codebook, seed: int) -> AnyInitState:
+        """Return the state with centroids or several initialisations, and evidence for each k."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
-            clusters = most_to_least(evidence, self.fewest)[0]
-        known = replace(state, cells=None, evidence=evidence)
+            clusters = rank_candidates(evidence, self.fewest)[0]
+        after = replace(state, cells=None, evidence=evidence)
         if self.starts == 1:
-            return replace(known, centroids=book.kmeans(clusters, seed))
-        return replace(known, trials=book.starts(clusters, seed, self.starts))
+            return replace(after, centroids=book.kmeans(clusters, seed))
+        return replace(after, trials=book.initialisations(clusters, seed, self.starts))
 
 
-def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:
-    """Return the server's work of the start: a mean, two exchanges per doubling, and trials.
+def init_works(problem: Problem, dimensions: int, restarts: int) -> list[AnyServerWork]:
+    """Return the server side of the exchanges that compute initial centroids, in order.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
         dimensions: Number d of dimensions of a point.
-        starts: Number of initialisations; several are compared.
+        restarts: Number of initialisations.
     """
     clusters, samples = problem.clusters, problem.samples
     tries = 0 if problem.protected else clusters
@@ -202,10 +202,18 @@ def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServe
     last = 2 * math.ceil(math.log2(most))
     growth = [
         GrowCodebook[Any](
-            *(clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts),
+            *(
+                clusters,
+                problem.fewest,
+                dimensions,
+                most,
+                number % 2 == 0,
+                number == last,
+                restarts,
+            ),
             *(samples, tries),
         )
         for number in range(last + 1)
     ]
     growth += [replace(growth[-1], tries=left, again=True) for left in reversed(range(tries))]
-    return [*growth, *(trial_works() if starts > 1 else ())]
+    return [*growth, *(trial_works() if restarts > 1 else ())]

@@ -1,4 +1,4 @@
-"""A step of Lloyd's k-means over all clients' samples, exact as with all in one place."""
+"""A step of Lloyd's k-means over all clients' samples, the same as if they were in one place."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True)
 class SumMembers(SummedWork[Message, ClusterSums]):
-    """The clients' sums of the points of each cluster.
+    """Client side of a step of Lloyd's k-means: sums of the points of each cluster.
 
     Attributes:
         exchange: The exchange in which the sums are sent.
-        members: Maps a message and a client to its points, of shape (samples, d), their clusters,
-            int64 of shape (samples,), and the number of clusters.
-        context: Sets the bound on one image's contribution, and the fewest images in a sum.
+        members: Function of a message and a client that returns the client's points, of shape
+            (samples, d), their clusters, int64 of shape (samples,), and the number of clusters.
+        context: Holds the bound on one image's contribution, and the fewest images in a sum.
     """
 
     exchange: Exchange[Message, ClusterSums]
@@ -43,7 +43,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSums:
-        """Sum and count the points of each cluster."""
+        """Return the sum and number of the clients' points for each cluster."""
         context = self.context
         return sum_updates(
             cluster_sums(
@@ -55,18 +55,18 @@ class SumMembers(SummedWork[Message, ClusterSums]):
 
 @dataclass(frozen=True)
 class EncoderState:
-    """State of a server with an encoder and clusters, also sent to clients as the message.
+    """Server state with an encoder and centroids; its ``public`` part is the message to clients.
 
     Attributes:
         model: The global model: parameters and running statistics.
-        version: Number of its changes.
-        centroids: Global centroids of shape (at most m, latent); None before the first ones.
-        descent: In synchronised steps: the optimizer's state, which stays at the server.
-        groups: If a head has m ≥ k over-clusters: the cluster of each of them, and of the
-            centroids that come from them, int64 of shape (m,); None before the first merge, and
-            where each centroid is a cluster.
-        evidence: If k is chosen from the data: the evidence for each candidate, float64 of
-            shape (candidates,), at the last merge. It stays at the server.
+        version: Number of changes of the model so far.
+        centroids: Global centroids of shape (at most m, latent dimensions); None before there are
+            any.
+        descent: Optimizer state for synchronised steps, which stays at the server.
+        groups: Cluster of each of m ≥ k over-clusters, and of the centroids that come from them,
+            int64 of shape (m,); None before the first merge, or if each centroid is a cluster.
+        evidence: Evidence for each candidate number of clusters at the last merge, float64 of shape
+            (candidates,), if k is chosen from the data. It stays at the server.
     """
 
     model: ModelState
@@ -78,12 +78,12 @@ class EncoderState:
 
     @property
     def public(self) -> Self:
-        """The state without what only the server needs, as it is sent to clients."""
+        """A copy without what only the server needs, to send to clients."""
         return replace(self, descent=None, evidence=None)
 
     @property
     def clusters(self) -> int:
-        """Number k of clusters of a head."""
+        """Number of clusters k after over-clusters are merged."""
         assert self.groups is not None
         return int(self.groups.max()) + 1
 
@@ -93,12 +93,12 @@ Known = TypeVar("Known", bound=EncoderState)
 
 @dataclass(frozen=True)
 class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
-    """The server's Lloyd step: each centroid moves to the mean of its members."""
+    """Server side of a step of Lloyd's k-means: each centroid moves to the mean of its points."""
 
     exchange: Exchange[Known, ClusterSums]
 
     def broadcast(self, state: Known) -> Known:
-        """Return the message to clients: the model and the centroids to refine."""
+        """Return the message to clients: the model and the centroids."""
         return state.public
 
     def update_format(self, message: Known) -> UpdateFormat:
@@ -108,6 +108,6 @@ class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
     def aggregate(
         self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[Known, Metrics]:
-        """Move each centroid to the mean of its members, unless it has none."""
+        """Move each centroid to the mean of its points, unless it has none."""
         moved = cluster_means(updates, required_centroids(state.centroids))
         return replace(state, centroids=moved), {}

@@ -1,8 +1,8 @@
-"""Several initialisations of k-means, compared by sums over all clients; the best continues.
+"""Several initialisations of k-means, compared by sums over all clients; the best one is kept.
 
-The result of k-means depends on its start. So several starts move for some steps, all of them in
-one exchange, and the one with the least squared error continues. Clients send the same sums as in
-any step of k-means, once for each start: the error needs nothing else.
+The result of k-means depends on its initial centroids. So several initialisations make some steps
+of Lloyd's k-means, all of them in the same exchanges, and the one with the least squared error is
+kept. Clients send the sums of a step once for each initialisation; the error follows from these.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,12 +30,12 @@ from ccfcpp.engine.update_format import UpdateFormat, format_of
 STEPS = 15
 """Lloyd steps after which the initialisations are compared."""
 _ALIKE = 1e-9
-"""Largest relative difference of variance between initialisations with the same clusters."""
+"""Relative difference of variance below which initialisations are taken to have equal clusters."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The centroids of each initialisation: float64 of shape (starts, k, d)."""
+    """Message to clients: centroids of each initialisation, float64 of shape (restarts, k, d)."""
 
     trials: Tensor
 
@@ -47,36 +47,36 @@ TRIALS = Exchange(
 
 @dataclass(frozen=True)
 class SumTrials(SumBlocks[Trials, ClusterSums]):
-    """The clients' sums and counts of each start's clusters, one start after another.
+    """Client side of exchange ``trials``: sums by initialisation and cluster, concatenated.
 
     Attributes:
-        points: Maps images or vectors to points, of shape (samples, d).
+        points: Function that maps images or vectors to points of shape (samples, d).
     """
 
     points: Callable[[Tensor], Tensor]
     exchange = TRIALS
 
     def width(self, message: Trials, row: int) -> int:
-        """Return how many numbers a point takes: a distance to each centroid of a start."""
+        """Return how many numbers are computed for a point: a distance to each of k centroids."""
         return message.trials.shape[1]
 
     def block(self, message: Trials, images: Tensor) -> ClusterSums:
-        """Assign a block of points to the nearest centroid of each start, and sum them."""
+        """Assign a block of images under each initialisation, and return the sums by cluster."""
         points = self.points(images)
         exact, trials = points.double(), message.trials.to(points.device)
-        each = [
+        sums = [
             cluster_sums(exact, assign_points(points, trial), len(trial), TRIALS, None, least=0)
             for trial in trials
         ]
-        return ClusterSums(torch.cat([x.sums for x in each]), torch.cat([x.counts for x in each]))
+        return ClusterSums(torch.cat([x.sums for x in sums]), torch.cat([x.counts for x in sums]))
 
 
 @dataclass(frozen=True)
 class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
-    """The server's step: the centroids of each start move to the means of their points.
+    """Server side of exchange ``trials``: one step of k-means for each initialisation.
 
     Attributes:
-        ends: Whether the best start is chosen after the step.
+        ends: Whether only the best initialisation is kept after the step.
     """
 
     ends: bool
@@ -92,51 +92,52 @@ class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
         return Trials(state.trials)
 
     def update_format(self, message: Trials) -> UpdateFormat:
-        """Return an update's shapes and dtypes: sums and counts by start and centroid."""
+        """Return an update's shapes and dtypes: sums and counts by initialisation and centroid."""
         return format_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
 
     def check(self, message: Trials, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images, start by start."""
-        starts = len(message.trials)
-        each = zip(update.sums.chunk(starts), update.counts.chunk(starts), strict=True)
-        for sums, counts in each:
+        """Check that the sums of each initialisation are possible for the senders' images."""
+        restarts = len(message.trials)
+        by_trial = zip(update.sums.chunk(restarts), update.counts.chunk(restarts), strict=True)
+        for sums, counts in by_trial:
             super().check(message, ClusterSums(sums, counts), senders)
 
     def aggregate(
         self, state: AnyInitState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Move the centroids of each start, and note the best; at the end keep only that."""
+        """Move all centroids, and set ``centroids`` to those of the best initialisation."""
         before, total = self.broadcast(state).trials, sum_updates(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
-        scatter = between(total, len(before))
-        # The first of those that came to the same clusters, which differ by rounding.
-        best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
+        variances = between_cluster_variance(total, len(before))
+        # The first of those with equal clusters, whose variances differ by rounding.
+        best = (variances >= (1 - _ALIKE) * variances.max()).int().argmax()
         kept = None if self.ends else moved
         return replace(state, centroids=moved[int(best)], trials=kept), {}
 
 
-def between(total: ClusterSums, starts: int) -> Tensor:
-    """Return the variance between clusters, Σ n ‖c − m‖² / Σ n, of each start.
+def between_cluster_variance(total: ClusterSums, restarts: int) -> Tensor:
+    """Return the variance between clusters, Σ n ‖c − m‖² / Σ n, of each initialisation.
 
-    Each cluster has n points with mean c, and m is the mean of all points. With the mean squared
-    error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. If clients do not send small
-    clusters, starts are over slightly different points, and this holds approximately.
+    The sums are over clusters of n points with mean c; m is the mean of all points. This variance
+    plus the mean squared error of k-means is the total variance of the points, so that the largest
+    one has the least error. If clients do not send small clusters, this holds approximately.
 
     Args:
-        total: Sums of all clusters of the starts, one start after another.
-        starts: Number of starts.
+        total: Sums over each cluster of each initialisation, concatenated.
+        restarts: Number of initialisations.
 
     Returns:
-        float64 of shape (starts,).
+        float64 of shape (restarts,).
     """
-    counts = total.counts.view(starts, -1, 1)
-    sums = total.sums.view(starts, counts.shape[1], -1)
+    counts = total.counts.view(restarts, -1, 1)
+    sums = total.sums.view(restarts, counts.shape[1], -1)
     samples = counts.sum(dim=1, keepdim=True).clamp(min=1)
-    about = sums - counts * (sums.sum(dim=1, keepdim=True) / samples)
-    found: Tensor = (about.square() / counts.clamp(min=1)).sum(dim=(1, 2)) / samples.flatten()
-    return found
+    centred = sums - counts * (sums.sum(dim=1, keepdim=True) / samples)
+    scatter = (centred.square() / counts.clamp(min=1)).sum(dim=(1, 2))
+    variances: Tensor = scatter / samples.flatten()
+    return variances
 
 
 def trial_works() -> list[AnyServerWork]:
-    """Return the server's steps that compare the initialisations."""
+    """Return the server side of the exchanges that compare initialisations, in order."""
     return [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]

@@ -1,4 +1,4 @@
-"""k-means, on a processor by faiss, and the assignment of samples to centroids."""
+"""k-means of points in one process, by faiss on a CPU, and assignment of points to centroids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.batched import best_centroids, spread_starts
+from ccfcpp.clustering.kmeans.batched import best_centroids, kmeans_plus_plus
 from ccfcpp.clustering.kmeans.centroids import sum_by_group
 
 _FAR = 10.0
-"""Standard deviations of the points from the origin to their mean."""
-_HELD = 1 << 28
-"""Distances that are held at a time on an accelerator: 1 GB."""
+"""Distance of the points' mean from the origin, in standard deviations, that counts as far."""
+_DISTANCES_AT_A_TIME = 1 << 28
+"""1 GB of float32 on an accelerator."""
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Centroids, sizes and inertia of a k-means clustering.
+    """Result of k-means, with c ≤ k non-empty clusters.
 
     Attributes:
-        centroids: Shape (found, dimensions), with 1 ≤ found ≤ k; float64 if the points are.
-        sizes: float64 tensor of shape (found,), the positive total weight of each cluster's points.
+        centroids: Floats of shape (c, dimensions); float64 if the points are.
+        sizes: Total weight of each cluster's points, float64 of shape (c,), above 0.
         inertia: Weighted sum of the squared distances of the points to their centroids.
     """
 
@@ -41,24 +41,23 @@ def kmeans(
     restarts: int = 10,
     iterations: int = 100,
     weights: Tensor | None = None,
-    starts: Tensor | None = None,
+    init: Tensor | None = None,
 ) -> Clustering:
-    """Run Lloyd's k-means (1982) from k-means++ seeds, and keep the best of several restarts.
+    """Run Lloyd's k-means (1982) from k-means++ seeds, and return the best of several restarts.
 
-    It uses all points, whereas faiss by default samples 256 points for each centroid. Points on an
-    accelerator are clustered there.
+    Unlike faiss by default, it uses all points. Points on an accelerator are clustered there.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
-        k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
-        seed: Seed of the restarts; equal seeds give equal clusterings.
-        restarts: Number of initialisations.
-        iterations: Largest number of iterations of each start; a run ends earlier if it converges.
-        weights: Positive weight of each point, shape (samples,); all 1 by default.
-        starts: Initial centroids of shape (k, dimensions) for a single start; None draws them.
+        k: Number of clusters. With k or fewer points, each point is its own cluster.
+        seed: Seed of the initialisations; equal seeds give equal clusterings.
+        restarts: Number of initialisations; ignored if ``init`` is given.
+        iterations: Largest number of iterations of each restart.
+        weights: Positive weight of each point, of shape (samples,); None: all are 1.
+        init: Initial centroids of shape (k, dimensions); None: drawn by k-means++.
 
     Returns:
-        At most ``k`` clusters; empty clusters are left out.
+        The clustering, without empty clusters.
 
     Raises:
         ValueError: There is no point.
@@ -67,11 +66,13 @@ def kmeans(
         raise ValueError("k-means needs at least one point")
     weights = _weights_of(points, weights)
     if len(points) <= k:
-        return own_points(points, weights)
+        return single_point_clusters(points, weights)
     if points.is_cuda:
-        (found,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, starts)
-        return found
-    # Imported where it is needed, since the import is slow and many runs start without it.
+        (clustering,) = _kmeans_on_device(
+            [points], [weights], k, [seed], restarts, iterations, init
+        )
+        return clustering
+    # Imported here, since the import is slow and many runs do not need it.
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -79,27 +80,27 @@ def kmeans(
         points.shape[1],
         k,
         niter=iterations,
-        nredo=restarts if starts is None else 1,
+        nredo=restarts if init is None else 1,
         seed=seed % 2**31,
         init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
         early_stop_threshold=1e-6,
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
-    mean = far_mean(points)
-    about = points - mean.to(points)
+    mean = mean_if_far(points)
+    centred = points - mean.to(points)
     trained.train(
-        _as_array(about),
+        _as_array(centred),
         weights=weights.cpu().numpy().astype(np.float32),
-        init_centroids=None if starts is None else _as_array(starts - mean.to(starts)),
+        init_centroids=None if init is None else _as_array(init - mean.to(init)),
     )
-    return _clustering(about, mean, torch.from_numpy(trained.centroids), weights)
+    return _clustering(centred, mean, torch.from_numpy(trained.centroids), weights)
 
 
 def kmeans_of_each(
     points: Sequence[Tensor], k: int, *, seeds: Sequence[int], restarts: int, iterations: int
 ) -> list[Clustering]:
-    """Run :func:`kmeans` on several sets of points, on an accelerator side by side."""
+    """Run :func:`kmeans` on several sets of points; on an accelerator, in parallel."""
     if not points or not points[0].is_cuda:
         return [
             kmeans(own, k, seed=seed, restarts=restarts, iterations=iterations)
@@ -116,54 +117,58 @@ def _kmeans_on_device(
     seeds: Sequence[int],
     restarts: int,
     iterations: int,
-    starts: Tensor | None = None,
+    init: Tensor | None = None,
 ) -> list[Clustering]:
-    """Cluster several sets of points by batched products; see :func:`kmeans`.
+    """Cluster several sets of points by batched products, as :func:`kmeans` does.
 
-    Given starts, of shape (k, dimensions), are for a single set.
+    ``init``, of shape (k, dimensions), is only for a single set.
     """
-    found = [own_points(own, weight) for own, weight in zip(points, weights, strict=True)]
+    clusterings = [
+        single_point_clusters(own, weight) for own, weight in zip(points, weights, strict=True)
+    ]
     large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
     while large:
-        # Sets of about one length go together, as many as the memory holds.
+        # Batches are of sets with similar lengths, as many as fit into memory.
         longest = large[-1][0]
-        together = large[-max(1, _HELD // (longest * restarts * k)) :]
-        del large[-len(together) :]
-        places = [place for _, place in together]
-        means = [far_mean(points[i]) for i in places]
-        about = [points[i] - mean.to(points[i]) for i, mean in zip(places, means, strict=True)]
-        padded, counted = (
+        batch = large[-max(1, _DISTANCES_AT_A_TIME // (longest * restarts * k)) :]
+        del large[-len(batch) :]
+        places = [place for _, place in batch]
+        means = [mean_if_far(points[i]) for i in places]
+        centred = [points[i] - mean.to(points[i]) for i, mean in zip(places, means, strict=True)]
+        padded, padded_weights = (
             torch.nn.utils.rnn.pad_sequence([own.float() for own in each], batch_first=True)
-            for each in (about, [weights[i] for i in places])
+            for each in (centred, [weights[i] for i in places])
         )
-        # The numbers that are drawn for a set do not depend on those beside it.
-        chosen = [seeds[i] % 2**31 for i in places]
-        if starts is None:
-            lengths = [length for length, _ in together]
-            first = spread_starts(padded, counted, lengths, k, chosen, restarts)
+        # What is drawn for a set does not depend on the other sets of its batch.
+        set_seeds = [seeds[i] % 2**31 for i in places]
+        if init is None:
+            lengths = [length for length, _ in batch]
+            first = kmeans_plus_plus(padded, padded_weights, lengths, k, set_seeds, restarts)
         else:
-            first = (starts - means[0]).view(1, 1, k, -1).float()
-        centroids = best_centroids(padded, counted, first, iterations)
-        for place, own, mean, centre in zip(places, about, means, centroids, strict=True):
-            found[place] = _clustering(own, mean, centre, weights[place])
-    return found
+            first = (init - means[0]).view(1, 1, k, -1).float()
+        centroids = best_centroids(padded, padded_weights, first, iterations)
+        for place, own, mean, centre in zip(places, centred, means, centroids, strict=True):
+            clusterings[place] = _clustering(own, mean, centre, weights[place])
+    return clusterings
 
 
-def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor) -> Clustering:
-    """Return the clustering of points, given as offsets from a mean, around some centroids."""
-    centroids = centroids.to(about.device)
-    labels = nearest(about, centroids)
+def _clustering(centred: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor) -> Clustering:
+    """Assign points to centroids, both as offsets from ``mean``, and return the clustering."""
+    centroids = centroids.to(centred.device)
+    labels = nearest(centred, centroids)
     sizes = sum_by_group(labels, weights.unsqueeze(1), len(centroids)).flatten()
-    squares = (about.float() - centroids[labels]).square().sum(dim=1)
-    # Duplicate points can leave clusters empty.
-    owned = sizes > 0
-    return Clustering(centroids[owned] + mean, sizes[owned], float((weights * squares).sum()))
+    squares = (centred.float() - centroids[labels]).square().sum(dim=1)
+    # With duplicate points, clusters may be empty.
+    non_empty = sizes > 0
+    inertia = float((weights * squares).sum())
+    return Clustering(centroids[non_empty] + mean, sizes[non_empty], inertia)
 
 
-def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
-    """Return the points' mean if it is far from the origin, of shape (dimensions,); else 0.
+def mean_if_far(points: Tensor, far: float = _FAR) -> Tensor:
+    """Return the points' mean if it is far from the origin, else 0; of shape (dimensions,).
 
-    Far from the origin, faiss's distances in float32 would be rounding errors alone.
+    Far from the origin, more than ``far`` standard deviations, faiss's distances in float32 would
+    be mostly rounding errors.
     """
     spread, mean = torch.var_mean(points, dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())
@@ -173,8 +178,8 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
     return np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
 
 
-def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
-    """Make each point its own cluster."""
+def single_point_clusters(points: Tensor, weights: Tensor | None = None) -> Clustering:
+    """Return the clustering in which each point is a cluster."""
     return Clustering(points, _weights_of(points, weights), 0.0)
 
 
@@ -185,12 +190,9 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Move points and centroids so that the centroids' mean is 0.
+    """Return points and centroids as offsets from the centroids' mean, in the points' dtype.
 
-    Then ‖c‖² − 2 xᵀc keeps small differences of distances, far from the origin, too.
-
-    Returns:
-        Both, in the points' dtype.
+    With them, ‖c‖² − 2 xᵀc is precise even if points x and centroids c are far from the origin.
     """
     mean = centroids.mean(dim=0)
     return points - mean.to(points), (centroids - mean).to(points)
@@ -199,8 +201,11 @@ def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 def assign_points(points: Tensor, centroids: Tensor) -> Tensor:
     """Return the nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
 
-    Points are of shape (samples, dimensions), centroids of shape (k, dimensions). Distances are by
-    one matrix product, in the points' precision.
+    Distances are computed in the points' dtype.
+
+    Args:
+        points: Tensor of shape (samples, dimensions).
+        centroids: Tensor of shape (k, dimensions).
     """
     # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
     x, c = offsets(points, centroids)
@@ -211,13 +216,13 @@ def assign_points(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Run ``assign_points`` in the centroids' precision; Eq. (1) of the CCFC++ paper."""
+    """Run ``assign_points`` in the centroids' dtype: Eq. (1) of the CCFC++ paper."""
     return assign_points(points.to(centroids.dtype), centroids)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the centroid with the highest cosine similarity, as the authors' code assigns.
+    """Return the centroid of each point with the highest cosine similarity, int64 (samples,).
 
-    Shapes are those of ``nearest``.
+    The code of CCFC's authors assigns points so. Arguments are those of ``assign_points``.
     """
     return (points.to(centroids.dtype) @ F.normalize(centroids, dim=1).T).argmax(dim=1)

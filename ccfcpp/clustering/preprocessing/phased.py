@@ -1,4 +1,4 @@
-"""Clustering systems that follow another phase, such as the preprocessing of vectors."""
+"""Clustering systems that run on samples which a phase, such as scaling, has preprocessed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from ccfcpp.engine.phases import K, Phase, Phased, Prepared
 
 
 def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
-    """Make the clustering system of a problem, with the preprocessing that it needs.
+    """Make the clustering algorithm of a problem, with preprocessing if vectors need it.
 
     Raises:
-        UsageError: The system does not take the kind of data, or does not fit the problem.
+        UsageError: The system cannot cluster images or vectors, or does not fit the problem.
     """
     config = problem.config
     check_takes(config.method, "vectors" if problem.has_vectors else "images")
@@ -35,13 +35,13 @@ def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
 
 @dataclass(frozen=True)
 class PreparedClusters(Prepared[State, K]):
-    """A state, message or delivery of a system of clustering, with the result of its phase."""
+    """State, message or final model of a clustering system, with the state of its phase."""
 
     @property
     def centroids(self) -> Tensor | None:
-        """The system's centroids."""
-        known: Any = self.system
-        centroids: Tensor | None = known.centroids
+        """The system's centroids; None before there are any."""
+        system: Any = self.system
+        centroids: Tensor | None = system.centroids
         return centroids
 
 
@@ -49,7 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A clustering system that runs on samples preprocessed by an earlier phase."""
+    """A clustering system that runs on samples which a phase has preprocessed."""
 
     prepared = PreparedClusters
 
@@ -60,60 +60,60 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         self.by_pixels = system.by_pixels
         self.by_model = system.by_model
 
-    def _seen(self, value: Value, client: Client) -> Client:
-        """Return the client with preprocessed samples.
+    def _prepare(self, value: Value, client: Client) -> Client:
+        """Return a copy of the client that holds the preprocessed samples.
 
         Raises:
-            FederationError: No client took part in the phase.
+            FederationError: The phase was not completed, since no client took part in it.
         """
         if not self.is_complete(value):
             raise FederationError("nobody took part in the preparation")
         return self.preprocess(value, client)
 
     def knows_clusters(self, state: Value) -> bool:
-        """Return whether the system can assign samples."""
+        """Return whether samples can be assigned to clusters."""
         return self.system.knows_clusters(state.system)
 
     def centres(self, state: Value) -> Tensor | None:
-        """Return the centres of the system's clusters."""
+        """Return the centre of each cluster, of shape (k, dimensions); None if there are none."""
         return self.system.centres(state.system)
 
     def assign(self, state: Value, client: Client) -> Tensor:
-        """Assign each sample to a cluster."""
-        return self.system.assign(state.system, self._seen(state, client))
+        """Return the cluster of each sample, int64 of shape (samples,)."""
+        return self.system.assign(state.system, self._prepare(state, client))
 
     def represent(self, state: Value, client: Client) -> Tensor | None:
-        """Return the representations of a client's preprocessed samples; None before the fit."""
+        """Map a client's samples to points of shape (samples, dimensions); None before the fit."""
         if not self.is_complete(state):
             return None
-        return self.system.represent(state.system, self._seen(state, client))
+        return self.system.represent(state.system, self._prepare(state, client))
 
     def final_model(self, state: Value) -> Value:
-        """Return the system's delivery with the result of the phase."""
+        """Return the system's final model, with the fitted state of the phase."""
         known = self.phase.public(self.phase_state(state))
         return PreparedClusters(self.system.final_model(state.system), known)
 
     @property
     def final_model_type(self) -> type[object]:
-        """The type of the system's delivery with the result of the phase."""
+        """The class of the final model."""
         return self.prepared_type(self.system.final_model_type)
 
     def assign_by_model(self, final_model: Value, client: Client) -> Tensor:
-        """Assign each sample to a cluster."""
-        return self.system.assign_by_model(final_model.system, self._seen(final_model, client))
+        """Return the cluster of each sample under a final model, int64 of shape (samples,)."""
+        return self.system.assign_by_model(final_model.system, self._prepare(final_model, client))
 
     def probabilities(self, known: Value, client: Client) -> Tensor | None:
-        """Return the probability of each cluster for preprocessed samples."""
-        return self.system.probabilities(known.system, self._seen(known, client))
+        """Return the probability of each cluster, of shape (samples, k); None if there are none."""
+        return self.system.probabilities(known.system, self._prepare(known, client))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:
-        """Return the pictures of the system."""
+        """Return the system's pictures by name."""
         return self.system.pictures(state.system)
 
     def describe(self) -> dict[str, object]:
-        """Return the facts of the system for the summary."""
+        """Return the system's entries for the summary that are known before the run."""
         return self.system.describe()
 
     def summarize(self, state: Value) -> dict[str, object]:
-        """Return the system's facts of the last state for the summary."""
+        """Return the system's entries for the summary from the last state."""
         return self.system.summarize(state.system)

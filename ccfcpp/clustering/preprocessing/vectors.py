@@ -1,10 +1,10 @@
-"""Filling in, scaling and principal components of vectors, fitted by sums over all clients.
+"""Imputation, scaling and principal components of vectors, fitted by sums over all clients.
 
-A vector x becomes (f(x) − m) A. f fills in missing values, and with ``unit`` divides by the length;
-m is the mean over all clients' vectors; A is diagonal to scale columns, or projects on principal
-components. Two exchanges of sums give m and A, as exactly as if all vectors lay in one place: the
-sum of x first, and the sum of squares or of outer products about the mean that follows from it, so
-that a large mean costs no digits. Values that are missing need the columns' means before that.
+A vector x becomes (f(x) − m) A. f replaces missing values by the column's mean, and with the
+setting ``unit`` divides a vector by its norm; m is the mean over all clients' vectors; A is
+diagonal to scale columns, or projects on principal components. The means of columns, m and A each
+take one exchange of sums, and are the same as if all vectors were in one place. For A, clients sum
+squares or outer products of x − m, not of x, so that a large mean causes no rounding errors.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,18 +27,20 @@ from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.update_format import Count, Part, Spec, Sum, UpdateFormat
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
-"""Below this share of what it is made of, a number may be rounding alone."""
+"""Relative size below which a difference or an eigenvalue may be only a rounding error."""
 _LEAST = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """Fitted preprocessing parameters (imputation, centring, scaling), completed over exchanges.
+class PreprocessingParams:
+    """Fitted preprocessing: x, with missing values filled in, becomes (x − m) A.
+
+    Attributes are None before they are fitted, or if they are not needed.
 
     Attributes:
-        fill: Values that replace missing ones, float64 (d,).
-        mean: m, float64 (d,).
-        factor: A: float64 (d,) for the diagonal, or (d, components).
+        fill: Value that replaces missing ones in each column, float64 of shape (d,).
+        mean: Mean m, float64 of shape (d,).
+        factor: The diagonal of A, float64 of shape (d,), or A of shape (d, components).
     """
 
     fill: Tensor | None = None
@@ -46,30 +48,32 @@ class Preparation:
     factor: Tensor | None = None
 
 
-def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """Impute missing values and optionally normalise rows: f(x), float64 of shape (samples, d)."""
+def impute(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
+    """Impute missing values, and normalise rows if configured; float64 of shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
     return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
 
 
-def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+def preprocess(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
     """Impute, centre and scale or project vectors by fitted parameters.
 
     Args:
         config: Settings of the preprocessing.
-        known: The parameters that all exchanges fitted.
-        values: float32 or float64 of shape (samples, d).
+        known: The fitted parameters.
+        values: Vectors, float32 or float64 of shape (samples, d).
 
     Returns:
         Tensor of ``values``' dtype, of shape (samples, d) or (samples, components).
     """
-    return torch.cat([_prepared(config, known, block).to(values) for block in blocks(values)])
+    return torch.cat(
+        [_preprocess_block(config, known, block).to(values) for block in blocks(values)]
+    )
 
 
-def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tensor:
-    block = filled(config, known, block)
+def _preprocess_block(config: VectorsConfig, known: PreprocessingParams, block: Tensor) -> Tensor:
+    block = impute(config, known, block)
     if known.mean is not None:
         block = block - known.mean
     if known.factor is None:
@@ -78,38 +82,38 @@ def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tenso
 
 
 class Sums(ClusterSums):
-    """A client's sums over its vectors.
+    """A client's sums over its vectors, float64.
 
-    Its sums are of values (d,), of squares (d,), or of outer products (d, d); counts are of vectors
-    (1,), or of present values in each column (d,).
+    ``sums`` are of values (d,), of squares (d,), or of outer products (d, d); ``counts`` are the
+    number of vectors (1,), or of values that are not missing in each column (d,).
     """
 
     @property
     def mean(self) -> Tensor:
-        """The mean; 0 of a column without a value at any client."""
+        """Mean of each column, of shape (d,); 0 if all of its values are missing."""
         return self.sums / self.counts.clamp(min=1)
 
 
 PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
-"""The meaning of the parts of ``Sums``."""
-FILLING, MEANS, SPREADS = (
-    Exchange(name, Preparation, Sums, PARTS, images=Images(), once=True)
+"""Declaration of the fields of ``Sums`` for an exchange."""
+COLUMN_MEANS, MEANS, SPREADS = (
+    Exchange(name, PreprocessingParams, Sums, PARTS, images=Images(), once=True)
     for name in ("means of columns", "mean", "variances")
 )
 
 
-class VectorPhase(Phase[Preparation]):
-    """The phase before clustering that fits the preprocessing of vectors over all clients.
+class VectorPhase(Phase[PreprocessingParams]):
+    """Phase before clustering in which all clients fit the preprocessing of vectors.
 
     Args:
         config: Settings of the preprocessing.
-        d: Length of the vectors.
+        d: Number of columns of the vectors.
 
     Raises:
         UsageError: There are fewer columns than components.
     """
 
-    knowledge = Preparation
+    knowledge = PreprocessingParams
 
     def __init__(self, config: VectorsConfig, d: int) -> None:
         if config.components is not None and config.components > d:
@@ -118,94 +122,94 @@ class VectorPhase(Phase[Preparation]):
                 f" is more than the {d} columns: give at most {d}",
             )
         self.config, self.d = config, d
-        needed = [FILLING] if config.missing == "mean" else []
+        needed = [COLUMN_MEANS] if config.missing == "mean" else []
         if config.scale == "standard" or config.components is not None:
             needed += [MEANS, SPREADS]
         self.needed = needed
         self.learns = bool(needed)
 
-    def is_learnt(self, known: Preparation) -> bool:
+    def is_learnt(self, known: PreprocessingParams) -> bool:
         """Return whether all preprocessing parameters are fitted."""
-        return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
+        return self.can_impute(known) and (SPREADS not in self.needed or known.factor is not None)
 
-    def is_filled(self, known: Preparation) -> bool:
-        """Return whether the values that replace missing ones are known."""
-        return FILLING not in self.needed or known.fill is not None
+    def can_impute(self, known: PreprocessingParams) -> bool:
+        """Return whether the values that replace missing ones are fitted, or not needed."""
+        return COLUMN_MEANS not in self.needed or known.fill is not None
 
-    def last_exchanges(self) -> list["Fitting"]:
-        """Return the exchanges of sums, in order."""
-        return [Fitting(self, exchange) for exchange in self.needed]
+    def last_exchanges(self) -> list["PreprocessingServerWork"]:
+        """Return the server side of the exchanges that the settings need, in order."""
+        return [PreprocessingServerWork(self, exchange) for exchange in self.needed]
 
-    def client_works(self, context: ClientContext) -> list["AddUp"]:
-        """Return the clients' work of each exchange."""
-        return [AddUp(context, fitting) for fitting in self.last_exchanges()]
+    def client_works(self, context: ClientContext) -> list["PreprocessingClientWork"]:
+        """Return the client side of each exchange."""
+        return [PreprocessingClientWork(context, fitting) for fitting in self.last_exchanges()]
 
-    def samples(self, known: Preparation, client: Client) -> Tensor:
+    def samples(self, known: PreprocessingParams, client: Client) -> Tensor:
         """Return a client's vectors after preprocessing."""
-        return prepared(self.config, known, client.images)
+        return preprocess(self.config, known, client.images)
 
 
 @dataclass(frozen=True)
-class Fitting(ServerWork[Preparation, Preparation, Sums]):
+class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParams, Sums]):
     """Server side of an exchange that fits preprocessing parameters from the clients' sums."""
 
     phase: VectorPhase
-    exchange: Exchange[Preparation, Sums]
+    exchange: Exchange[PreprocessingParams, Sums]
 
     @property
     def outer(self) -> bool:
-        """Whether outer products are added up."""
+        """Whether outer products are summed, for principal components."""
         return self.exchange is SPREADS and self.phase.config.components is not None
 
-    def rows(self, known: Preparation, block: Tensor) -> Tensor:
-        """Return the rows that are summed, or whose outer products are summed, (samples, d)."""
-        if self.exchange is FILLING:
+    def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
+        """Return the transformed vectors to sum, directly or as outer products; (samples, d)."""
+        if self.exchange is COLUMN_MEANS:
             return block.nan_to_num(nan=0.0)
-        rows = filled(self.phase.config, known, block)
+        rows = impute(self.phase.config, known, block)
         if known.mean is None or self.exchange is MEANS:
             return rows
         centred = rows - known.mean
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """Return the counts of a block: present values (samples, d), or vectors (samples, 1)."""
-        if self.exchange is FILLING:
+        """Return the counts to sum: 1, or 0 for missing values; (samples, d) or (samples, 1)."""
+        if self.exchange is COLUMN_MEANS:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
 
-    def is_due(self, state: Preparation) -> bool:
-        """Return whether the exchanges before it succeeded."""
+    def is_due(self, state: PreprocessingParams) -> bool:
+        """Return whether the parameters that this exchange needs are fitted."""
         if self.exchange is SPREADS:
             return state.mean is not None
-        return self.exchange is FILLING or self.phase.is_filled(state)
+        return self.exchange is COLUMN_MEANS or self.phase.can_impute(state)
 
-    def broadcast(self, state: Preparation) -> Preparation:
+    def broadcast(self, state: PreprocessingParams) -> PreprocessingParams:
         """Return the message to clients: the preprocessing parameters fitted so far."""
         return state
 
-    def update_format(self, message: Preparation) -> UpdateFormat:
-        """Return an update's shapes and dtypes: sums of columns or their products, and counts."""
+    def update_format(self, message: PreprocessingParams) -> UpdateFormat:
+        """Return an update's shapes and dtypes: those of ``Sums`` in this exchange."""
         d = self.phase.d
-        counted = d if self.exchange is FILLING else 1
+        counted = d if self.exchange is COLUMN_MEANS else 1
         shape = (d, d) if self.outer else (d,)
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
-    def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
-        """Refuse counts that the clients' vectors cannot have."""
+    def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
+        """Refuse counts that are negative or exceed the number of the senders' vectors."""
         for count in (update.counts.min(), update.counts.max()):
             check_counts(count, senders)
 
     def aggregate(
-        self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[Preparation, Metrics]:
-        """Compute the exchange's preprocessing parameters from all clients' sums."""
+        self, state: PreprocessingParams, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[PreprocessingParams, Metrics]:
+        """Return the state with the parameter that this exchange fits from all clients' sums."""
         total = sum_updates(updates)
-        if self.exchange is FILLING:
+        if self.exchange is COLUMN_MEANS:
             return replace(state, fill=total.mean), {}
         if state.mean is None or self.exchange is MEANS:
             return replace(state, mean=total.mean), {}
         if self.outer:
-            factor = _components(self.phase.config, state.mean, total)
+            factor = _principal_components(self.phase.config, state.mean, total)
         else:
             variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
             factor = _one_over_deviation(state.mean, variances)
@@ -213,16 +217,16 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
 
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
-    """Return 1 / σ; 0 for a constant column, whose variance is a rounding error."""
+    """Return 1 / standard deviation of each column, of shape (d,); 0 for constant columns."""
     rounding = (_ROUNDING * mean).square()
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 
-def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
-    """Return the matrix A of shape (d, components), from the outer products about the mean.
+def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
+    """Compute the principal components A, (d, components), from sums of outer products of x − m.
 
-    The sign of a component makes its largest entry positive, as in scikit-learn. A whitened
-    component without variance is 0.
+    As in scikit-learn, the entry with the largest absolute value in each component is positive. A
+    whitened component without variance is 0.
     """
     count = total.counts.clamp(min=1)
     covariance = (total.sums + total.sums.T) / (2 * count)
@@ -236,37 +240,37 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
     largest = matrix.gather(0, matrix.abs().argmax(dim=0, keepdim=True))
     matrix = matrix * torch.where(largest < 0, -1.0, 1.0)
     if config.whiten:
-        # scikit-learn's variances are those of a sample.
+        # scikit-learn divides by count - 1.
         unbiased = variances * count / (count - 1).clamp(min=1)
-        there = variances > _ROUNDING * len(mean) * variances[0]
-        matrix = matrix * torch.where(there, unbiased, torch.inf).rsqrt()
+        positive = variances > _ROUNDING * len(mean) * variances[0]
+        matrix = matrix * torch.where(positive, unbiased, torch.inf).rsqrt()
     components: Tensor = factor.unsqueeze(1) * matrix
     return components
 
 
 @dataclass(frozen=True)
-class AddUp(SumBlocks[Preparation, Sums]):
+class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
     """Client side of an exchange: each client sums over its vectors."""
 
-    fitting: Fitting
+    fitting: PreprocessingServerWork
 
     @property
-    def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
-        """The exchange, which server and clients share."""
+    def exchange(self) -> Exchange[PreprocessingParams, Sums]:  # type: ignore[override]
+        """The exchange, which is that of the server side."""
         return self.fitting.exchange
 
-    def width(self, message: Preparation, row: int) -> int:
-        """Return how many numbers a vector takes; with bounds, also its outer product."""
+    def width(self, message: PreprocessingParams, row: int) -> int:
+        """Return how many numbers are computed for a vector: d, or d² to clip outer products."""
         return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
-    def block(self, message: Preparation, images: Tensor) -> Sums:
-        """Sum the rows of a block that the exchange asks for."""
+    def block(self, message: PreprocessingParams, images: Tensor) -> Sums:
+        """Return the sums over a block of a client's vectors."""
         rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
         bounding, outer = self.context.bounding, self.fitting.outer
         if bounding is not None:
             rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
-            bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))
-            sums = bounded.sum(dim=0).view(rows.shape[1:])
+            clipped = bounding.rows(self.exchange, "sums", rows.flatten(1))
+            sums = clipped.sum(dim=0).view(rows.shape[1:])
             counts = bounding.rows(self.exchange, "counts", counts)
         else:
             sums = rows.T @ rows if outer else rows.sum(dim=0)

@@ -1,1 +1,1 @@
-"""The systems of federated clustering, each in a package of its own."""
+"""The federated clustering methods (systems); each package holds related ones."""

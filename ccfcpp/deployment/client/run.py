@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.confidence import columns_of, confidence
+from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.server import NAMES
-from ccfcpp.clustering.mahalanobis import Final, saved
+from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.setup import check_encoder, encoder_of
+from ccfcpp.clustering.setup import check_encoder, load_run_encoder
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
@@ -47,7 +47,7 @@ from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
-from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.client import wrap_works
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
@@ -133,7 +133,7 @@ class ClientRun(ABC, Generic[Model]):
         if privacy.is_on:
             # Exchanges only for a report are not part of secure sums or noise: they are left out.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
-            works = works_in_sums(travelling, privacy, self.spec.clients, guard)
+            works = wrap_works(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, sends_counts)}
 
     def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
@@ -165,7 +165,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringClient(ClientRun[Final[Any]]):
+class ClusteringClient(ClientRun[FinalMessage[Any]]):
     """A client's side of a clustering run. All images are used for training and for testing."""
 
     config: ClusterConfig
@@ -200,23 +200,25 @@ class ClusteringClient(ClientRun[Final[Any]]):
         self.evaluation_exchanges = NAMES
         return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
 
-    def assign(self, model: Final[Any], client: Client) -> Tensor:
+    def assign(self, model: FinalMessage[Any], client: Client) -> Tensor:
         """Return the cluster of each image, int64 of shape (images,)."""
         return self.algorithm.assign_by_model(model.model, client)
 
-    def table(self, model: Final[Any], client: Client, assigned: Tensor) -> list[dict[str, object]]:
+    def table(
+        self, model: FinalMessage[Any], client: Client, assigned: Tensor
+    ) -> list[dict[str, object]]:
         """Return a table row for each image: its file, its cluster and the confidence in it."""
         sure = confidence(self.algorithm, model.model, client, assigned, model.typical)
-        columns = columns_of({"cluster": assigned} | sure)
+        columns = table_columns({"cluster": assigned} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
-    def save_model(self, model: Final[Any], folder: Path) -> None:
+    def save_model(self, model: FinalMessage[Any], folder: Path) -> None:
         """Write the model and its settings for ``ccfcpp predict``, without the encoder's name."""
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
         write_atomically(paths.config, dump_yaml(config).encode())
-        tensors = saved(pack(model.model), model.typical)
+        tensors = model_tensors(pack(model.model), model.typical)
         facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
         save_tensors(paths.model, tensors, facts.header)
 
@@ -379,7 +381,7 @@ def _load_encoded(
     config = validate(ClusterConfig, merge(spec.config, changes))
     return open_dataset(
         place,
-        encoder_of(config, choose_device("auto")),
+        load_run_encoder(config, choose_device("auto")),
         data=config.data,
         vectors=config.vectors,
     )

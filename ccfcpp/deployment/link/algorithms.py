@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.mahalanobis import Final
+from ccfcpp.clustering.mahalanobis import FinalMessage
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import Exchange
 from supervised.algorithm import FederatedClassification
@@ -51,11 +51,11 @@ def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
         # A personalised classifier has some of its layers in each client's local state (memory).
         personal = CLASSIFIERS[algorithm.config.method].personal
         return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
-    return Exchange(COUNTS, Final.of(algorithm.final_model_type), Counts)
+    return Exchange(COUNTS, FinalMessage.of(algorithm.final_model_type), Counts)
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
-    """Return the clustering problem of a run, from its configuration and its description."""
+    """Return a run's clustering problem: its configuration, data shape and number of clusters."""
     noisy = config.privacy.level != "none"
     rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
-from ccfcpp.clustering.evaluation.server import Judged
-from ccfcpp.clustering.mahalanobis import Final, saved
+from ccfcpp.clustering.evaluation.server import EvaluationState
+from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import sum_tables, table_scores
@@ -105,7 +105,11 @@ class CountsEvaluator(Evaluator[Any]):
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
+        self,
+        state: Any,
+        memories: ClientMemories,
+        local: LocalSpectra,
+        outcome: EvaluationState | None,
     ) -> Results:
         """Send the final model to all clients; return scores, model and contingency tables."""
         algorithm, message = self.algorithm, self._sent_to_count(state, outcome)
@@ -130,14 +134,14 @@ class CountsEvaluator(Evaluator[Any]):
         }
         spec = self.spec
         facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
-        model = saved(pack(state), outcome.typical if outcome else None)
+        model = model_tensors(pack(state), outcome.typical if outcome else None)
         return Results({**NO_SCORES, **scores, **reached, **known}, model, facts.header, arrays)
 
-    def _sent_to_count(self, state: Any, outcome: Judged | None = None) -> object:
+    def _sent_to_count(self, state: Any, outcome: EvaluationState | None = None) -> object:
         """Return the message of the exchange ``counts``: the model to assign images with."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
-        return Final(self.algorithm.final_model(state), outcome.typical if outcome else None)
+        return FinalMessage(self.algorithm.final_model(state), outcome.typical if outcome else None)
 
     def _collect_counts(
         self, number: int, message: object, members: Sequence[Member]

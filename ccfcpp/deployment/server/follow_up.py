@@ -32,8 +32,8 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
     finished = FinishedRun.open(path)
     before = Enrolment.load(finished.folder.deployment)
     finished = replace(finished, clients=[member.id for member in before.members])
-    config = finished.with_more(OWN_IMAGES, given)
-    new = finished.free_folder(out, "with-more")
+    config = finished.config_with_newcomers(OWN_IMAGES, given)
+    new = finished.new_folder(out, "with-more")
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
     enrolment = replace(

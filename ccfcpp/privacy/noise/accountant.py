@@ -1,7 +1,7 @@
 """The privacy loss (ε, δ) of sums with Gaussian noise, by the library ``dp-accounting``.
 
-Neighbouring sets differ by one client, or one image, that adds to the sums in one of them and not
-in the other. There are two accountants, for the Gaussian and the Poisson-sampled Gaussian:
+Neighbouring data sets differ by one client, or one image, that adds to the sums in one of them and
+not in the other. There are two accountants, for the Gaussian and the Poisson-sampled Gaussian:
 
 - ``pld`` composes privacy loss distributions (Koskela, Jälkö and Honkela 2020; rounded upwards by
   Doroshenko et al., *Connect the Dots*, 2022). Its ε is almost exact.
@@ -27,19 +27,19 @@ from ccfcpp.core.files import append_line, read_lines, write_atomically
 Accountant = Literal["pld", "rdp"]
 
 _MOST_BY_DISTRIBUTIONS = 100.0
-"""Up to about this ε loss distributions are composed; their size grows with it."""
+"""Largest estimate of ε for which loss distributions are composed; their size grows with it."""
 _FINEST, _COARSEST = 2.0**-14, 2.0**-10
-"""Distance between the losses of a distribution, at least and at most."""
+"""Smallest and largest distance between the losses of a discrete loss distribution."""
 _SHARE_OF_EPSILON = 1e-4
-"""Between these, it is about this share of ε."""
+"""Between these limits, the distance is about this share of ε."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Published sums with noise over one sample of clients or images.
+    """Sums with noise that are published over one sample of clients or images.
 
     Attributes:
-        sampled: Probability that a client or image is in the sample; 1: all are.
+        sampled: Probability with which each client or image is in the sample; 1: all are.
         sums: Number of sums over the sample, each with noise of its own.
     """
 
@@ -62,8 +62,9 @@ def epsilon(
     """Return ε of all releases together.
 
     Args:
-        releases: How often each kind of them was made.
-        noise: Standard deviation of each sum's noise, by what one client or image can change it.
+        releases: How often each release is made.
+        noise: Standard deviation of each sum's noise, divided by the largest change that one client
+            or image can make.
         delta: δ of the (ε, δ) guarantee.
         accountant: How the releases are added up.
     """
@@ -73,17 +74,17 @@ def epsilon(
 def epsilon_of_all(
     releases: Mapping[float, Counter[Release]], delta: float, accountant: Accountant = "pld"
 ) -> float:
-    """Return ε of all releases together, which are given by their noise."""
-    found: Counter[tuple[float, float]] = Counter()
+    """Return ε of all releases together, given by their noise as in `epsilon`."""
+    counts: Counter[tuple[float, float]] = Counter()
     for noise, own in releases.items():
         for release, times in own.items():
-            # Gaussians of one sample are together at most as telling as one with less noise.
-            found[noise / math.sqrt(release.sums), release.sampled] += times
-    return _epsilon(frozenset(found.items()), delta, accountant) if found else 0.0
+            # n sums over one sample reveal at most as much as one sum with noise / √n.
+            counts[noise / math.sqrt(release.sums), release.sampled] += times
+    return _epsilon(frozenset(counts.items()), delta, accountant) if counts else 0.0
 
 
 _Kinds = frozenset[tuple[tuple[float, float], int]]
-"""The noise of a release, with which probability one is in its sample, and how many there are."""
+"""Noise and sampling probability of releases, with the number of such releases."""
 
 
 @lru_cache(maxsize=1024)
@@ -92,22 +93,22 @@ def _epsilon(releases: _Kinds, delta: float, accountant: Accountant) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    found: RdpAccountant | PLDAccountant
-    about = _about(releases, delta)
+    total: RdpAccountant | PLDAccountant
+    about = _estimate_epsilon(releases, delta)
     if accountant == "rdp" or about > _MOST_BY_DISTRIBUTIONS:
-        # It warns of orders that it leaves out, which only makes ε a little larger.
+        # Silences warnings of left-out Rényi orders, which only make ε a little larger.
         logging.getLogger("absl").setLevel(logging.ERROR)
-        found = RdpAccountant()
+        total = RdpAccountant()
     else:
         interval = 2.0 ** math.floor(math.log2(about * _SHARE_OF_EPSILON))
-        found = PLDAccountant(value_discretization_interval=min(max(interval, _FINEST), _COARSEST))
+        total = PLDAccountant(value_discretization_interval=min(max(interval, _FINEST), _COARSEST))
     for (noise, sampled), times in releases:
         event = GaussianDpEvent(noise)
-        found.compose(PoissonSampledDpEvent(sampled, event) if sampled < 1 else event, times)
-    return float(found.get_epsilon(delta))
+        total.compose(PoissonSampledDpEvent(sampled, event) if sampled < 1 else event, times)
+    return float(total.get_epsilon(delta))
 
 
-def _about(releases: _Kinds, delta: float) -> float:
+def _estimate_epsilon(releases: _Kinds, delta: float) -> float:
     """Estimate ε roughly, by the central limit theorem of Bu, Dong, Long and Su (2020)."""
     square = sum(
         times * (min(1 / noise**2, sampled**2 * math.expm1(min(1 / noise**2, 50.0))))
@@ -122,10 +123,10 @@ def least_noise(
     delta: float,
     accountant: Accountant = "pld",
 ) -> float:
-    """Return the smallest noise with which all releases stay in a budget, to half a hundredth.
+    """Return the smallest noise that keeps all releases within a budget, to a precision of 0.5%.
 
     Raises:
-        UsageError: No noise does, up to a million times what one client or image can change.
+        UsageError: No noise does, up to a million times the change that one client or image makes.
     """
     low, high = 0.0, 1.0
     while epsilon(releases, high, delta, accountant) > most_epsilon:
@@ -146,14 +147,15 @@ def least_noise(
 
 @dataclass
 class Budget:
-    """A privacy budget, and how much of it is spent.
+    """Privacy budget, and how much of it is spent.
 
     Attributes:
-        noise: Standard deviation of each sum's noise, by what one client or image can change it.
+        noise: Standard deviation of each sum's noise, divided by the largest change that one client
+            or image can make.
         most: The largest ε.
-        delta: δ.
+        delta: δ of the (ε, δ) guarantee.
         accountant: How releases are added up.
-        releases: How often each kind of them was made.
+        releases: How often each release was made so far.
     """
 
     noise: float
@@ -181,25 +183,25 @@ class Budget:
 def read_ledger(path: Path) -> Counter[Release]:
     """Read all releases of a run so far; raise ``UsageError`` if the file is damaged.
 
-    Each is recorded before it is made. A round that is run again after an interruption
-    publishes again, so it counts again: unlike the log, the ledger never forgets. Nothing was
-    published for a line that a crash has cut short: it counts like the one before.
+    Each is recorded before it is made. A round that runs again after an interruption publishes
+    again, so it is recorded again. A line that a crash has cut short, before anything was
+    published, counts like the line before.
     """
-    found: Counter[Release] = Counter()
+    releases: Counter[Release] = Counter()
     lines, rest = read_lines(path)
     for line in [*lines, *(lines[-1:] if rest else ())]:
         try:
-            found.update(Release(float(q), int(n)) for q, n in json.loads(line)["releases"])
+            releases.update(Release(float(q), int(n)) for q, n in json.loads(line)["releases"])
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"{path} is damaged, so that the budget is not known: start again with another "
                 "--out"
             ) from error
-    return found
+    return releases
 
 
 def add_to_ledger(path: Path, number: int, releases: list[Release]) -> None:
-    """Record a round's releases in a file that survives a crash."""
+    """Append a round's releases to the ledger file, so that they survive a crash."""
     entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
     lines, rest = read_lines(path)
     if rest:

@@ -1,4 +1,4 @@
-"""Differential privacy of a run: for clients, or for images."""
+"""Differential privacy of a run: of its clients, or of its images."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -28,22 +28,22 @@ from ccfcpp.privacy.noise.mechanism import NoiseSource, bounds_of
 Works = Sequence[AnyServerWork]
 
 _LEAST_OWN_NOISE = 1e-6
-"""With less, the integers that clients send would be too large."""
+"""Smallest noise that clients can add; with less, the integers that they send are too large."""
 
 
 class Level(ABC):
-    """Base class of a run's mechanism, which also guards its budget.
+    """Base class of a run's differential privacy: its noise on sums, and its budget.
 
     Args:
-        rounds: The server's work in each round, as far as it can be foreseen.
-        randomness: The run's source, for reproducible noise.
+        rounds: The exchanges of each round, as far as they are known in advance.
+        randomness: The run's source of random numbers, for reproducible noise.
 
     Attributes:
-        neighbours: The difference of two sets of images that cannot be told apart.
+        neighbours: The difference between two data sets that cannot be told apart, in words.
         hides: What stays secret, in words.
         trusted: Who is trusted, and with what.
         public: What is not protected.
-        contributors: The divisor of a mean, for any sample: a number of clients, or of images.
+        contributors: The divisor of a mean: the expected number of clients, or of images.
 
     Raises:
         UsageError: The budget does not allow a round.
@@ -86,7 +86,7 @@ class Level(ABC):
 
     @abstractmethod
     def releases(self, works: Works) -> list[Release]:
-        """Return the releases of a round."""
+        """Return what a round with these exchanges publishes."""
 
     def _trusted(self) -> str:
         config = self.config
@@ -100,12 +100,12 @@ class Level(ABC):
         )
 
     def open(self, path: Path) -> None:
-        """Load the releases in a run's ledger."""
+        """Load the releases so far from a run's ledger file, and add later ones to it."""
         self._ledger = path
         self.budget.releases = read_ledger(path)
 
     def allows(self, number: int, works: Works) -> bool:
-        """Return whether the budget allows a round."""
+        """Return whether the budget allows a round with these exchanges."""
         self.is_spent = not self.budget.allows(self.releases(works))
         return not self.is_spent
 
@@ -118,13 +118,13 @@ class Level(ABC):
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
-        """Return the ε so far, for the report."""
+        """Return the ε spent so far, for the round's report."""
         return {"epsilon": self.budget.spent}
 
     def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
-        """Add noise to totals."""
+        """Add noise to an exchange's sums over clients, float64 by name."""
         bounds, step = bounds_of(self.config, exchange), self.config.rounding
-        return bounds.noised(totals, self.budget.noise, self.source, step)
+        return bounds.add_noise(totals, self.budget.noise, self.source, step)
 
     def header(self) -> str:
         """Return the line that a run prints before its first round."""
@@ -142,7 +142,7 @@ class Level(ABC):
         return line
 
     def describe(self) -> dict[str, object]:
-        """Return the facts on privacy for a summary."""
+        """Return the facts on privacy for the run's ``summary.json``."""
         return {
             "level": self.config.level,
             "epsilon": self.budget.spent,
@@ -164,7 +164,7 @@ class ClientLevel(Level):
     """Differential privacy for clients: nobody can tell whether a client took part.
 
     In each round each of the N connected clients is invited with probability q (``sampled``), and
-    all sums of the round are over the same clients. A mean is divided by q N, for any sample.
+    all sums of the round are over the same clients. A mean is divided by q·N, whatever the sample.
     """
 
     neighbours = "one client, with all its images, is there or is not"
@@ -216,7 +216,7 @@ class ClientLevel(Level):
 class ImageLevel(Level):
     """Differential privacy for images: nobody can tell whether an image was in the data.
 
-    Clients clip each image's part of a sum (``image_sums``), and the sum gets noise.
+    Clients clip each image's part of a sum (``per_image_clipping``), and the sum gets noise.
 
     Raises:
         UsageError: An image's part is not bounded in one of the exchanges.
@@ -253,15 +253,15 @@ class ImageLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
-        """Return a release for each group of exchanges over one sample of images."""
-        found: list[Release] = []
+        """Return one release for each group of exchanges over the same sample of images."""
+        releases: list[Release] = []
         for work in works:
             images = work.exchange.images
-            if work.exchange.follows and found:
-                found[-1] = Release(found[-1].sampled, found[-1].sums + 1)
+            if work.exchange.follows and releases:
+                releases[-1] = Release(releases[-1].sampled, releases[-1].sums + 1)
             elif work.exchange.travels and isinstance(images, Images):
-                found.append(Release(images.share, 1))
-        return found
+                releases.append(Release(images.share, 1))
+        return releases
 
 
 def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:
@@ -285,12 +285,12 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
 
 @dataclass(frozen=True)
 class PoissonSampling(Availability):
-    """Invites each client independently, with the probability ``sample_fraction``.
+    """Poisson sampling: each client is invited independently, with ``sample_fraction``.
 
     The accountant assumes this sampling. The invited clients must stay secret.
 
     Attributes:
-        reproducible: Whether the sample follows from the run's seed, and protects nothing.
+        reproducible: Whether the sample is drawn from the run's seed, and so protects nothing.
     """
 
     reproducible: bool = False

@@ -1,12 +1,14 @@
 """The Gaussian mechanism: each contributor's part is clipped, and the sum gets noise.
 
+A contributor is a client or an image, by the level of privacy.
+
 Source: McMahan, Ramage, Talwar and Zhang, *Learning Differentially Private Recurrent Language
 Models* (ICLR 2018); Abadi et al., *Deep Learning with Differential Privacy* (CCS 2016).
 
-The parts of an update are of different sizes, so each group of them has a bound C_g of its own, and
-a share w_g of the privacy loss of a sum, Σ w_g = 1. Group g gets noise of standard deviation
-z C_g/√w_g: divided by C_g/√w_g, one contributor changes all groups together by √Σw_g = 1 at most,
-and the noise of each number is z.
+The parts of an update are of different sizes, so each group g of them has a bound C_g of its own,
+and a share w_g of the privacy loss of a sum, Σ w_g = 1. With the noise multiplier z, group g gets
+noise of standard deviation z C_g/√w_g: divided by C_g/√w_g, one contributor changes all groups
+together by √Σw_g = 1 at most, and the noise of each number is z.
 """
 
 import math
@@ -30,30 +32,32 @@ _JUST_WITHIN = 1 - 2**-30
 clipping again changes no bit, so that a server can clip what its clients have clipped."""
 
 _SHARE_OF_REPORTS = 0.04
-"""Share of parts that only the report needs: a small one, and so five times the noise."""
+"""Share of the privacy loss for parts that only the report needs: so small that they get about five
+times the noise."""
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
     """Return the share w of each group of an update in the privacy loss of a sum."""
-    found = list(names)
-    known = {name: find_part(parts, name) for name in found}
+    all_names = list(names)
+    known = {name: find_part(parts, name) for name in all_names}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
-    rest = len(found) - len(reports)
+    rest = len(all_names) - len(reports)
     if rest == 0 or not reports:
-        return dict.fromkeys(found, 1 / len(found))
+        return dict.fromkeys(all_names, 1 / len(all_names))
     equal = (1 - _SHARE_OF_REPORTS) / rest
     of_reports = _SHARE_OF_REPORTS / len(reports)
-    return {name: of_reports if name in reports else equal for name in found}
+    return {name: of_reports if name in reports else equal for name in all_names}
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on a contribution to an exchange.
+    """Bounds on the Euclidean norm of one contributor's parts of an exchange's sums.
 
     Attributes:
-        clip: C of groups that have no bound of their own.
-        of_group: C by group, or by the part of its name before ``/``.
-        batch: Final divisor of parts ``of_batch``, where bounds are for undivided parts.
+        exchange: The exchange.
+        clip: Bound C of groups that have no bound of their own.
+        of_group: Bound C by group, or by the part of its name before ``/``.
+        batch: Divisor of the bounds of parts declared ``of_batch``, which are divided by it, too.
     """
 
     exchange: AnyExchange
@@ -68,79 +72,79 @@ class Bounds:
         part = find_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
-    def clipped(self, parts: Mapping[str, Tensor]) -> Addends:
+    def clip_parts(self, parts: Mapping[str, Tensor]) -> Addends:
         """Scale down each group of one contributor's parts to its bound.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
-        found: Addends = {}
+        clipped: Addends = {}
         for group, names in self._groups(parts).items():
             norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
             bound = self.of(group)
             factor = 1.0 if norm <= bound else bound * _JUST_WITHIN / norm
             is_number = math.isfinite(norm)
-            found |= {
+            clipped |= {
                 name: factor * parts[name] if is_number else torch.zeros_like(parts[name])
                 for name in names
             }
-        return found
+        return clipped
 
-    def clipped_each(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Sum over contributors, each clipped as ``clipped`` does.
+    def clip_and_sum(self, parts: Mapping[str, Tensor]) -> Addends:
+        """Clip the parts of several contributors as ``clip_parts`` does, and sum them.
 
         Args:
             parts: Tensor of shape (contributors, …) by name.
         """
-        found: Addends = {}
+        sums: Addends = {}
         for group, names in self._groups(parts).items():
             rows = [parts[name].reshape(len(parts[name]), -1) for name in names]
             norms = torch.stack([row.square().sum(dim=1) for row in rows]).sum(dim=0).sqrt()
             factors, spoilt = self._factors(group, norms)
             rows = [row.masked_fill(spoilt.unsqueeze(1), 0) for row in rows]
-            found |= {
+            sums |= {
                 name: (factors @ row).view(parts[name].shape[1:])
                 for name, row in zip(names, rows, strict=True)
             }
-        return found
+        return sums
 
-    def rows(self, part: str, rows: Tensor) -> Tensor:
+    def clip_rows(self, part: str, rows: Tensor) -> Tensor:
         """Scale down each row of one part, of shape (contributors, d), to its bound."""
         factors, spoilt = self._factors(part, rows.norm(dim=1))
         return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
 
     def _factors(self, group: str, norms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each contributor's scale factor, and whose numbers are not finite."""
+        """Return each contributor's scale factor, and whether its numbers are not all finite."""
         factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
 
-    def noised(
+    def add_noise(
         self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource", step: float = 0.0
     ) -> Addends:
         """Add noise to sums of clipped parts.
 
         Args:
             totals: float64 by name.
-            noise: z, the standard deviation by what one contributor can change.
+            noise: z, the standard deviation divided by the largest change by one contributor.
             source: Source of random numbers.
             step: Clients have rounded their clipped numbers to multiples of it. So one contributor
                 can change each number by that much more, and d numbers together by √d times that.
         """
-        found: Addends = {}
+        noisy: Addends = {}
         grouped = self._groups(totals)
         share = shares(self.exchange.parts, grouped)
         for group, names in grouped.items():
             rounding = step * math.sqrt(sum(totals[name].numel() for name in names))
             deviation = noise * (self.of(group) + rounding) / math.sqrt(share[group])
-            found |= {
+            noisy |= {
                 name: totals[name] + deviation * source.normal(totals[name]) for name in names
             }
-        return found
+        return noisy
 
-    def steps(
+    def rounding_steps(
         self, parts: Mapping[str, Tensor], noise: float, deviation: float
     ) -> dict[str, float]:
-        """Return the rounding step of each sum, so that integers have noise of z = ``noise``.
+        """Return the rounding step of each sum with which integers have noise of z = ``noise``.
 
         With the step h of a group, whose d numbers are rounded to multiples of it, one contributor
         changes them by C + √d h at most. Noise of ``deviation`` steps is z (C + √d h)/√w if
@@ -148,21 +152,21 @@ class Bounds:
 
         Args:
             parts: Sums by name, whose values are ignored.
-            noise: Standard deviation by what one contributor can change.
+            noise: z, the standard deviation divided by the largest change by one contributor.
             deviation: Standard deviation of the noise, in steps.
 
         Returns:
             The step by name; not positive, or infinite, if the noise is too small for any.
         """
-        found: dict[str, float] = {}
+        steps: dict[str, float] = {}
         grouped = self._groups(parts)
         share = shares(self.exchange.parts, grouped)
         for group, names in grouped.items():
             scaled = noise / math.sqrt(share[group])
             rest = deviation - scaled * math.sqrt(sum(parts[name].numel() for name in names))
             step = scaled * self.of(group) / rest if rest else math.inf
-            found |= dict.fromkeys(names, step)
-        return found
+            steps |= dict.fromkeys(names, step)
+        return steps
 
     def _groups(self, names: Iterable[str]) -> dict[str, list[str]]:
         return group_names(self.exchange.parts, names)
@@ -173,9 +177,9 @@ def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
     return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
-def clipped_by_client(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
-    """Clip a client's parts on the client level; on the image level images are clipped already."""
-    return client_bounds(config, exchange).clipped(parts) if config.level == "client" else parts
+def clip_client_parts(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
+    """Clip a client's parts on the client level; otherwise return them as they are."""
+    return client_bounds(config, exchange).clip_parts(parts) if config.level == "client" else parts
 
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
@@ -189,7 +193,7 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")
     of_group = _configured(config, images.usual)
-    # A configured bound is that of what is not divided by the batch yet.
+    # Configured bounds are for parts that are not yet divided by the batch.
     configured = Bounds(replace(exchange, parts={}), config.clip, of_group)
     tighter = {name: min(most, configured.of(name)) for name, most in images.largest.items()}
     return Bounds(exchange, config.clip, {**of_group, **tighter}, images.batch)
@@ -201,10 +205,10 @@ def _configured(config: PrivacyConfig, usual: Mapping[str, float]) -> dict[str, 
 
 
 class NoiseSource:
-    """Secret random numbers: by ChaCha20, with keys of the operating system.
+    """Source of secret random numbers: ChaCha20 with keys from the operating system.
 
     Args:
-        reproducible: If given, numbers follow from this source instead, and protect nothing from
+        reproducible: If given, numbers are drawn from this source instead, and protect nothing from
             anyone who knows the run's seed.
     """
 
@@ -226,16 +230,16 @@ class NoiseSource:
         return torch.from_numpy(self._generator(self._reproducible).random(numbers))
 
     def discrete(self, numbers: int, exponent: int, purpose: str) -> Integers:
-        """Draw discrete Gaussians of deviation 2^exponent, int64 of shape (numbers,).
+        """Draw discrete Gaussians of standard deviation 2^exponent, int64 of shape (numbers,).
 
-        If numbers are reproducible, each purpose has different ones.
+        Reproducible numbers differ from purpose to purpose.
         """
         own = self._reproducible
-        words = np.random.Philox(own.integer(purpose)).random_raw if own else _words()
+        words = np.random.Philox(own.integer(purpose)).random_raw if own else _open_word_stream()
         return discrete_normal(numbers, exponent, words)
 
     def of(self, randomness: Randomness) -> "NoiseSource":
-        """Return the source for another round or client, if numbers are reproducible."""
+        """Return the source for a round or client: a new one if numbers are reproducible."""
         return self if self._reproducible is None else NoiseSource(randomness)
 
     def _generator(self, randomness: Randomness) -> np.random.Generator:
@@ -245,7 +249,7 @@ class NoiseSource:
         )
 
 
-def _words() -> UniformWords:
+def _open_word_stream() -> UniformWords:
     """Start a cryptographic stream of random words, with a fresh secret key."""
     # Imported where it is needed: it is an extra.
     from cryptography.hazmat.primitives.ciphers import Cipher
@@ -256,8 +260,8 @@ def _words() -> UniformWords:
 
 
 def _uniform(numbers: int) -> Tensor:
-    """Draw multiples of 2⁻⁵³ in [0, 1), float64 of shape (numbers,), from such a stream."""
-    words = _words()(numbers)
+    """Draw multiples of 2⁻⁵³ in [0, 1) from a cryptographic stream, float64 of shape (numbers,)."""
+    words = _open_word_stream()(numbers)
     return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

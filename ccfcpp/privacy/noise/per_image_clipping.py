@@ -1,6 +1,6 @@
 """A client's part of a synchronised step as a sum over images, each of them clipped.
 
-The contributions of ``ccfcpp.engine.synchronised.tape`` are here computed for each image by itself:
+The contributions of ``ccfcpp.engine.synchronised.tape`` are computed here for each image alone:
 with pooled sums S₁ … S_m, statistics t_i of them, and the pooled gradients λ_i at these sums known,
 image x adds s_i(x) to sum i, ∂/∂t_i [ℓ(x) + Σ_{j>i} ⟨λ_j, s_j(x)⟩] to the gradient at statistics i,
 and ∂/∂θ [ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩] to that of the model. PyTorch's ``vmap`` makes these for many
@@ -34,7 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """Result of a program that was run as far as the known pooled sums allow."""
+    """Result of running a program as far as the known pooled sums allow."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]
@@ -42,7 +42,7 @@ class _Run:
 
 
 class _Driver(nn.Module):
-    """A module whose forward runs programs, so that they can be called with other parameters."""
+    """Module whose forward runs a program, so that it can be called with other parameters."""
 
     def __init__(self, network: nn.Module, program: Callable[..., Program]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Driver(nn.Module):
 
 
 class ImageSums:
-    """One training step of a process in which each image's contribution is clipped.
+    """State of one training step in which each image's contribution is clipped.
 
     Args:
         batch: All images of the step, at least one.
@@ -106,7 +106,7 @@ class ImageSums:
         found: dict[str, Tensor] = {}
         at_a_time = max(1, _NUMBERS_AT_A_TIME // _numbers(wanted))
         for part in zip(*(torch.split(of, at_a_time) for of in self.shown), strict=True):
-            for name, one in self.bounds.clipped_each(self._of_each(part, wanted)).items():
+            for name, one in self.bounds.clip_and_sum(self._of_each(part, wanted)).items():
                 found[name] = found[name] + one if name in found else one
         return Contribution(
             *(
@@ -116,7 +116,7 @@ class ImageSums:
         )
 
     def _of_each(self, shown: ShownImages, wanted: Contribution) -> dict[str, Tensor]:
-        """Compute each image's parts, float64 of shape (images, …)."""
+        """Compute each image's parts of a contribution, float64 of shape (images, …), by name."""
         found: dict[str, Tensor] = {}
         if wanted.sums:
             sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(shown)
@@ -142,7 +142,7 @@ class ImageSums:
     def _surrogate(
         self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: ShownImages
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at some statistics; and metrics.
+        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at given statistics; and metrics.
 
         s_j does not depend on t_i for i ≥ j, so that unknown λ do not matter.
         """
@@ -154,14 +154,14 @@ class ImageSums:
         return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
-        """Return λ at a pooled sum if it is known, else 0."""
+        """Return the pooled gradient λ at a pooled sum, as far as it is known."""
         slope = self._common[pool.name]
         if not pool.common and pool.name in self.slopes:
             slope = slope + self.slopes[pool.name]
         return gradient_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
-        """Compute the gradient of the common part at all statistics, the same from any image."""
+        """Compute the gradient of the loss's common part at all statistics, from any one image."""
         first = tuple(of[0] for of in self.shown)
         self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {
@@ -181,7 +181,7 @@ def _numbers(wanted: Contribution) -> int:
 
 
 class ImageBounding:
-    """Bounds on what each image adds to a sum; implements the engine's ``Bounding``."""
+    """Clipping of each image's part of a sum; implements the engine's ``Bounding``."""
 
     def __init__(self, config: PrivacyConfig) -> None:
         self.config = config
@@ -201,8 +201,8 @@ class ImageBounding:
     def views(self, randomness: Randomness) -> Randomness:
         """Return a source of random numbers that nobody else can reproduce.
 
-        With known views, whoever knows the seed could tell how many images of a client are in a
-        step.
+        With reproducible views, whoever knows the seed could tell how many images of a client are
+        in a step.
         """
         if self.config.reproducible_noise:
             return randomness
@@ -210,7 +210,7 @@ class ImageBounding:
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
         """Scale down each image's row to its bound."""
-        return image_bounds(self.config, exchange).rows(part, rows)
+        return image_bounds(self.config, exchange).clip_rows(part, rows)
 
     def open(
         self,
@@ -225,5 +225,5 @@ class ImageBounding:
 
 
 def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
-    """Return the bounds on each image's part in a run; None without any."""
+    """Return the clipping of each image's part in a run; None if images are not protected."""
     return ImageBounding(config) if config.level == "image" else None

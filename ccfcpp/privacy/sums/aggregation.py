@@ -1,7 +1,7 @@
-"""Combination of the updates of several clients into one with everything the server needs.
+"""Combination of several clients' updates into one, from the sums of their parts.
 
-If a server needs only a sum or a mean, it need not see a summand. What adds up follows from
-the meaning of an update's parts.
+A server that needs only sums and means need not see any client's update. Which tensors add up
+follows from the declared meaning of an update's parts.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from ccfcpp.engine.update_format import (
 _NONE = torch.zeros((), dtype=torch.float64)
 
 _PRESENT = " present"
-"""Added to the name of a mean that some clients do not have: the weight of those who have it."""
+"""Suffix for the name of an optional mean: the total weight of the clients that have it."""
 
 
-def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
-    """Refuse an exchange in which the server needs single clients' parts."""
+def require_sums(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
+    """Raise ``UsageError`` if the server needs single clients' parts of an exchange."""
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
@@ -50,27 +50,27 @@ class Addition:
     Args:
         exchange: An exchange without parts that the server needs from each client.
         message: The message of the exchange.
-        alike: Whether all clients count alike in a mean, since sums have noise. Numbers of images
-            beside a mean that divide no sum, and means that only the report needs, are then left
-            out. Else a client counts by the part that the exchange names.
+        alike: Whether all clients have the same weight in a mean, as sums with noise need it.
+            Numbers of images that divide no sum, and means that only the report needs, are then
+            left out. Otherwise a client's weight is the part that the exchange names.
     """
 
     def __init__(self, exchange: AnyExchange, message: object, alike: bool = False) -> None:
         self.exchange = exchange
         self.message = pack(message)
         self.alike = alike
-        # Numbers are packed on the CPU, and masks are taken off there: all goes where a model is.
+        # Masks are removed on the CPU; the sums are moved to the device of the model.
         devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
         self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Addends:
-        """Return the parts of an update that add up: sums, counts, weighted changes and losses.
+        """Return an update's parts that add up, float64 by name: sums, counts, weighted changes.
 
         Integer entries of a mean are counters (``num_batches_tracked``), whose mean is of no use:
-        they stay as in the message.
+        they keep their value in the message.
         """
         tensors = pack(update)
-        found: Addends = {}
+        addends: Addends = {}
         optional = {n for n, part in self.exchange.parts.items() if _is_optional(part)}
         for name in [*tensors, *sorted(optional - tensors.keys())]:
             part = find_part(self.exchange.parts, name)
@@ -78,55 +78,55 @@ class Addition:
             if not self._is_sent(name, part, value.dtype):
                 continue
             if not isinstance(part, Mean):
-                found[name] = value.double()
+                addends[name] = value.double()
                 continue
             weight = 1.0 if self.alike else float(tensors[part.weight])
-            found[name] = weight * (value.double() - self._base(name))
+            addends[name] = weight * (value.double() - self._base(name))
             if part.optional and not self.alike:
                 present = weight if name in tensors else 0.0
-                found[name + _PRESENT] = _NONE.to(self.device) + present
-        return found
+                addends[name + _PRESENT] = _NONE.to(self.device) + present
+        return addends
 
-    def zeros(self, form: UpdateFormat) -> Addends:
-        """Return zeros with the shapes of an update's parts, given its form."""
-        found: Addends = {}
-        for name, spec in form.items():
+    def zeros(self, update_format: UpdateFormat) -> Addends:
+        """Return zeros with the names and shapes of ``parts``, given the update's format."""
+        addends: Addends = {}
+        for name, spec in update_format.items():
             part = find_part(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):
-                found[name] = spec.zeros().double()
+                addends[name] = spec.zeros().double()
                 if _is_optional(part) and not self.alike:
-                    found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
-        return found
+                    addends[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
+        return addends
 
     def whole(
-        self, form: UpdateFormat, totals: Mapping[str, Tensor], contributors: float
+        self, update_format: UpdateFormat, totals: Mapping[str, Tensor], contributors: float
     ) -> object:
-        """Make one update in place of all, from the sums of their parts.
+        """Make one update that stands for all, from the sums of their parts.
 
         Args:
-            form: The form of an update.
+            update_format: Names, shapes and dtypes of an update's tensors.
             totals: float64 tensors by the names that ``parts`` returns.
-            contributors: The divisor of a mean, if all clients count alike.
+            contributors: The divisor of a mean, if all clients have the same weight.
 
         Raises:
             RefusedUpdateError: The weights of a mean are not positive.
         """
         tensors = {}
         totals = {name: total.to(self.device) for name, total in totals.items()}
-        for name, spec in form.items():
+        for name, spec in update_format.items():
             part = find_part(self.exchange.parts, name)
             if isinstance(part, Mean):
-                found = self._mean(name, part, spec, totals, contributors)
+                tensor = self._mean(name, part, spec, totals, contributors)
             else:
-                found = self._sum(name, spec, totals, contributors)
-            if found is not None:
-                tensors[name] = found
+                tensor = self._sum(name, spec, totals, contributors)
+            if tensor is not None:
+                tensors[name] = tensor
         return unpack(self.exchange.update, tensors)
 
     def _mean(
         self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
     ) -> Tensor | None:
-        """Return a mean over the clients that have it; None if no client does, or if unsent."""
+        """Return the mean over the clients that have it; None if no client has or sends it."""
         if not spec.dtype.is_floating_point:
             return self.message.get(name, spec.zeros(self.device))
         if name not in totals:
@@ -147,7 +147,7 @@ class Addition:
         self, name: str, spec: Spec, totals: Mapping[str, Tensor], contributors: float
     ) -> Tensor:
         means = [part for part in self.exchange.parts.values() if isinstance(part, Mean)]
-        # The server divides by a weight.
+        # The server divides by a weight, which must not be 0.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
             if find_part(self.exchange.parts, name) == Count(public=True):
@@ -156,7 +156,7 @@ class Addition:
         total = totals[name]
         if not spec.dtype.is_floating_point:
             return total.round().clamp(min=least).to(spec.dtype)
-        # What has noise keeps all its digits.
+        # A sum with noise keeps all its digits.
         return total if self.alike else total.to(spec.dtype)
 
     def _is_sent(self, name: str, part: Part, dtype: torch.dtype) -> bool:
@@ -177,7 +177,7 @@ class Addition:
         }
 
     def _base(self, name: str) -> Tensor:
-        """Return the base of a mean's changes: the message's tensor of its name, else 0."""
+        """Return what a mean's changes start from: the message's tensor of this name, else 0."""
         return self.message.get(name, _NONE).to(self.device).double()
 
 

@@ -1,4 +1,4 @@
-"""The terms of a secure sum, on which server and clients agree before it begins."""
+"""Terms of a secure sum, on which server and clients agree before it begins."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,27 +8,27 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 
 NEGLIGIBLE = 2.0**-40
-"""Probability with which random holders of shares may be worse than is assumed."""
+"""Largest probability that random holders of shares include more colluders than is assumed."""
 _ALL_HOLD = 100
-"""Up to so many clients each of them holds shares of all others."""
+"""Largest number of clients with which each client holds shares of all others."""
 _ASSUMED = 10
-"""One client of so many may collude with the server, and another one may be lost."""
+"""One client in this many may collude with the server, and another one may be lost."""
 
 
 class BelowThresholdError(RefusedUpdateError):
-    """Too few clients are left for a secure sum, which reveals nothing then."""
+    """Error if too few clients are left for a secure sum, which then reveals nothing."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a sum, which server and clients know before it begins.
+    """Terms of a secure sum, which server and clients know before it begins.
 
     Attributes:
-        purpose: Name of this sum; nothing made for another one fits.
+        purpose: Name of this sum, to which keys, masks and signatures are bound.
         threshold: Number of clients needed in every stage: more than half of those asked.
-        form: How numbers are sent.
-        asked: Number of clients that were asked; no number may be too large for a sum of so many.
-        holders: k: number of clients that hold shares of a client's secrets, including itself.
+        form: Fixed-point format in which numbers are sent.
+        asked: Number of clients that were asked, for which a sum must not overflow.
+        holders: k, the number of clients that hold shares of a client's secrets, including itself.
     """
 
     purpose: bytes
@@ -43,15 +43,15 @@ class Terms:
 
     @property
     def quorum(self) -> int:
-        """Number of shares that give a secret: the threshold's part of the holders."""
+        """Number of shares that recover a secret: ⌈threshold · holders / asked⌉."""
         return -(-self.threshold * self.holders // self.asked)
 
     def honest(self, colluders: int) -> int:
         """Return the fewest honest clients whose sum a dishonest server with colluders may learn.
 
-        An honest holder gives its share of one of a client's two secrets, and a colluder its shares
-        of both. So the server learns both secrets of a client only if 2 · quorum <= holders +
-        colluders among these.
+        An honest holder reveals its share of one of a client's two secrets, and a colluder its
+        shares of both. So the server learns both secrets of a client only if 2 · quorum <= holders
+        + colluders among the holders.
 
         Args:
             colluders: Number of other clients that tell the server all they know.
@@ -79,13 +79,13 @@ class Terms:
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """Return the terms of the sum of a task, which both sides know and all clients sign."""
+    """Return the terms of a task's sum, which both sides can compute and all clients sign."""
     wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
-    # With half of them the server could have both secrets of a client.
+    # With half of the clients or fewer, the server could obtain both secrets of a client.
     threshold = max(2, asked // 2 + 1, wanted)
     purpose = f"{task.system}/{task.round}/{task.index}"
     if config.own_noise:
-        # Clients with other terms share no masks.
+        # Clients share masks only under equal terms.
         purpose += "/noise from the seed" if config.reproducible_noise else "/noise of each client"
     form = FixedPoint(config.bits, config.behind_the_point)
     holders = min(asked, config.holders or fewest_holders(asked, threshold))
@@ -96,8 +96,8 @@ def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
 def fewest_holders(asked: int, threshold: int) -> int:
     """Return the default number of clients that hold shares of a client's secrets.
 
-    Up to a hundred clients it is all of them. Of more it is the smallest number with which, except
-    with a negligible probability, the sum can be computed and no client's part can be known,
+    Up to a hundred clients, these are all. For more clients, it is the smallest number with which,
+    except with a negligible probability, the sum can be computed and no client's part can be known
     if a tenth of the clients collude with the server and another tenth is lost. It grows with the
     logarithm of the number of clients.
     """
@@ -113,7 +113,7 @@ def _suffices(asked: int, threshold: int, holders: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def most_drawn(marked: int, others: int, drawn: int) -> int:
-    """Return an upper bound on the marked items in a random sample.
+    """Return an upper bound on the number of marked items in a random sample.
 
     Args:
         marked: Number of marked items.

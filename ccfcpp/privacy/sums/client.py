@@ -1,4 +1,4 @@
-"""The clients' half of secure sums, whose state is in memory only, and is deleted afterwards."""
+"""Client side of sums; the state of a secure sum is in memory only, and is deleted afterwards."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.mechanism import NoiseSource, clipped_by_client
+from ccfcpp.privacy.noise.mechanism import NoiseSource, clip_client_parts
 from ccfcpp.privacy.sums.aggregation import Addition
 from ccfcpp.privacy.sums.agreement import terms_of
 from ccfcpp.privacy.sums.distributed_noise import OwnNoise
@@ -52,12 +52,12 @@ P = ParamSpec("P")
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
-    """Return the addition of an exchange's updates, by the settings of a run."""
+    """Return the ``Addition`` for an exchange and its message, by the settings of a run."""
     return Addition(exchange, message, alike=config.level != "none")
 
 
 class SendsParts(AnyClientWork):
-    """Base class of clients' work in which only the parts that add up are sent.
+    """Base class of clients' work that sends only the parts of updates that add up.
 
     On the client level they are clipped here; on the image level each image's part already is.
     """
@@ -67,18 +67,18 @@ class SendsParts(AnyClientWork):
         self.work = work
 
     def parts(self, message: object, update: object) -> Addends:
-        """Return the parts of an update that a client adds to a sum."""
+        """Return the clipped parts of an update that a client adds to a sum."""
         exchange = self.work.exchange
         parts = addition_of(self.config, exchange, message).parts(update)
-        return clipped_by_client(self.config, exchange, parts)
+        return clip_client_parts(self.config, exchange, parts)
 
     def own(self, task: Task) -> Task:
-        """Return the task under the system's own name of the exchange."""
+        """Return the task with the original name of the exchange."""
         return dataclasses.replace(task, exchange=self.work.exchange.name)
 
 
 class WithinBounds(SendsParts):
-    """A client's work that sends bounded parts, which the server may see."""
+    """Clients' work that sends bounded parts, which the server may see."""
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
         super().__init__(config, work)
@@ -88,7 +88,7 @@ class WithinBounds(SendsParts):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[BoundedParts | RefusedUpdateError]:
-        """Bound each client's parts."""
+        """Return each client's bounded parts, or its refusal."""
         return [
             update
             if isinstance(update, RefusedUpdateError)
@@ -99,13 +99,13 @@ class WithinBounds(SendsParts):
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> BoundedParts | None:
-        """Bound the sum of some clients' parts."""
+        """Return the bounded sum of several clients' parts; None if the work makes no sums."""
         total = self.work.local_sum(self.own(task), message, clients, randomness)
         return None if total is None else BoundedParts(self.parts(message, total))
 
 
 class Participants:
-    """The parts of this process's clients in the current secure sum.
+    """State of this process's clients in the current secure sum: a ``Participant`` for each.
 
     A stage raises ``RefusedUpdateError`` if the server asks for more than an honest sum needs.
     """
@@ -117,14 +117,14 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """Return a client's part in the sum of a task."""
+        """Return a client's ``Participant`` in the sum of a task; refuse if it has none."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Start a client's part (stage 1), and delete that of an earlier sum."""
+        """Return a client's new keys (stage 1), and delete its state of an earlier sum."""
         asked = message.read()
         if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
@@ -144,18 +144,18 @@ class Participants:
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Seal a box for each other holder (stage 2)."""
+        """Return a client's sealed shares, a box for each other holder (stage 2)."""
         return ClientRows.of(
             self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
         )
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Send tags to the clients in the sum (stage 4)."""
+        """Return a client's tags for the clients in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
         return ClientRows.of(tags, TAG_BYTES)
 
     def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
-        """Reveal shares, once (stage 5), which ends the sum."""
+        """Return a client's shares that remove masks, once (stage 5); this ends its part."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
@@ -166,7 +166,7 @@ class Participants:
 
 @dataclass(eq=False)
 class ProtocolStage(ClientWork[Message, Update]):
-    """Base class of the clients' work at a stage before or after the exchange itself."""
+    """Clients' work at a stage of a secure sum before or after the exchange itself."""
 
     exchange: Exchange[Message, Update]
     answer: Callable[[Task, Message, int], Update]
@@ -174,22 +174,22 @@ class ProtocolStage(ClientWork[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> list[Update | RefusedUpdateError]:
-        """Ask each client for its answer."""
-        return [_or_refused(self.answer, task, message, client.id) for client in clients]
+        """Return each client's answer, or its refusal."""
+        return [_or_refusal(self.answer, task, message, client.id) for client in clients]
 
 
-def _or_refused(
-    made: Callable[P, Update], *args: P.args, **more: P.kwargs
+def _or_refusal(
+    make: Callable[P, Update], *args: P.args, **more: P.kwargs
 ) -> Update | RefusedUpdateError:
     """Call a function that makes an update, and return its refusal if it raises one."""
     try:
-        return made(*args, **more)
+        return make(*args, **more)
     except RefusedUpdateError as refusal:
         return refusal
 
 
 class UnderMasks(SendsParts):
-    """Stage 3: the work itself, which sends masked numbers."""
+    """Clients' work of the exchange itself (stage 3), which sends masked numbers."""
 
     def __init__(
         self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
@@ -203,7 +203,7 @@ class UnderMasks(SendsParts):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[MaskedParts | RefusedUpdateError]:
-        """Mask each client's parts that add up, as fixed-point numbers."""
+        """Return each client's parts that add up, as masked fixed-point numbers, or its refusal."""
         answers: dict[int, MaskedParts | RefusedUpdateError] = {}
         there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
@@ -218,7 +218,7 @@ class UnderMasks(SendsParts):
             updates = self.work.local_updates(self.own(task), message.message, working, randomness)
             for (client, participant), update in zip(there.values(), updates, strict=True):
                 source = self._noise.of(randomness.of_client(client.id))
-                answers[client.id] = _or_refused(
+                answers[client.id] = _or_refusal(
                     self._masked, message.message, participant, update, source
                 )
         return [answers[client.id] for client in clients]
@@ -232,17 +232,17 @@ class UnderMasks(SendsParts):
         parts = self.parts(message, update)
         if own := OwnNoise.of(self.config, exchange, terms):
             parts = own.added(parts, source, terms.purpose.decode())
-        words = terms.form.encoded(flattened(parts), terms.asked)
+        words = terms.form.encode(flatten_parts(parts), terms.asked)
         return MaskedParts.of(*participant.masked(words, digest_of(exchange, message)))
 
 
-def works_in_sums(
+def wrap_works(
     works: Mapping[str, AnyClientWork],
     config: PrivacyConfig,
     clients: int,
     guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
-    """Wrap the clients' work so that the server gets sums, by the name of the exchange.
+    """Wrap the clients' work, by the name of the exchange, so that it sends parts of sums.
 
     Exchanges that are not sent stay as they are; a client on another machine is never asked for
     one, since nothing would hide it.
@@ -253,29 +253,29 @@ def works_in_sums(
         clients: Number of clients of the run.
         guard: Protection of a client from a dishonest server.
     """
-    found = [work for work in works.values() if not work.exchange.travels]
+    wrapped = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]
     if not config.secure_sums:
-        found += [WithinBounds(config, work) for work in travelling]
+        wrapped += [WithinBounds(config, work) for work in travelling]
     else:
         part = Participants(config, clients, guard)
-        found += [
+        wrapped += [
             ProtocolStage(KEYS, part.send_keys),
             ProtocolStage(SHARES, part.send_shares),
             ProtocolStage(AGREEMENT, part.send_agreement),
             ProtocolStage(UNMASKING, part.send_shown),
         ]
-        found += [UnderMasks(config, work, part) for work in travelling]
-    return {work.exchange.name: work for work in found}
+        wrapped += [UnderMasks(config, work, part) for work in travelling]
+    return {work.exchange.name: work for work in wrapped}
 
 
-def flattened(parts: Mapping[str, Tensor]) -> Tensor:
-    """Concatenate all numbers of some tensors to one vector, in the order of their names."""
+def flatten_parts(parts: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate all tensors to one vector, in the order of their names."""
     return torch.cat([parts[name].flatten() for name in sorted(parts)])
 
 
-def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Addends:
-    """Split a vector into tensors with the names and shapes of others."""
+def split_to_parts(vector: Tensor, like: Mapping[str, Tensor]) -> Addends:
+    """Split a vector of ``flatten_parts`` into tensors with the names and shapes of ``like``."""
     names = sorted(like)
     pieces = torch.split(vector, [like[name].numel() for name in names])
     return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}

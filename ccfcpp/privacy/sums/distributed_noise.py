@@ -19,7 +19,7 @@ alone it has the variance that the accountant assumes. The noise of more clients
    discrete Gaussian costs no more than the continuous one, whether images are sampled or not.
 
 With s = 2²⁴ all these factors together change ε by less than 10⁻²⁰, for 10⁶ numbers in 10⁶ sums.
-The shift itself is that of integers: clipped, and then rounded, which ``Bounds.steps`` counts.
+The shift itself is that of integers, clipped and then rounded, as in ``Bounds.rounding_steps``.
 """
 
 import math
@@ -36,11 +36,11 @@ from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, bounds_of
 from ccfcpp.privacy.sums.agreement import Terms
 
 EXPONENT = 24
-"""log₂ of s, the deviation of a client's part of the noise, in units of its integers."""
+"""log₂ of s, the standard deviation of a client's part of the noise, in units of its integers."""
 _JUST_BELOW = 1 - 2**-20
-"""Factor for the losses by 2. above, and by rounding in floating point."""
+"""Factor that covers the losses of point 2 above, and rounding in floating point."""
 _MOST = 2.0**52
-"""Up to which size float64 holds the integers, with some to spare for noise."""
+"""Bound on a client's integers: float64 holds larger ones exactly, so that noise fits, too."""
 
 
 def min_honest_clients(terms: Terms, colluders: int) -> int:
@@ -51,7 +51,7 @@ def min_honest_clients(terms: Terms, colluders: int) -> int:
         colluders: Number of clients that tell the server all they know.
 
     Raises:
-        RefusedUpdateError: So many could let the server learn a single client's numbers.
+        RefusedUpdateError: With so many, the server could learn a single client's numbers.
     """
     if honest := terms.honest(colluders):
         return honest
@@ -63,11 +63,11 @@ def min_honest_clients(terms: Terms, colluders: int) -> int:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """The noise of one sum, of which each client adds a part.
+    """Noise of one sum, of which each client adds a part.
 
     Attributes:
         bounds: Bounds on a contribution.
-        noise: z, the standard deviation by what one contributor can change.
+        noise: z, the standard deviation divided by the largest change by one contributor.
         honest: Number of clients whose parts make up that noise.
     """
 
@@ -90,17 +90,17 @@ class OwnNoise:
         return OwnNoise(bounds, config.noise, min_honest_clients(terms, config.colluders))
 
     def added(self, parts: Mapping[str, Tensor], source: NoiseSource, purpose: str) -> Addends:
-        """Round a client's clipped parts and add its noise: integers as float64 on the CPU.
+        """Round a client's clipped parts and add its noise; return integers as float64 on the CPU.
 
         Args:
-            parts: float64 by name.
+            parts: Clipped parts, float64 by name.
             source: Source of the noise.
-            purpose: Name of the sum.
+            purpose: Name of the sum, for reproducible noise.
 
         Raises:
             RefusedUpdateError: The numbers are too large, or too many, for so little noise.
         """
-        steps, found = self._steps(parts), {}
+        steps, noisy = self._steps(parts), {}
         for name, part in parts.items():
             whole = (part.cpu() / steps[name]).round()
             if not bool((whole.abs() < _MOST).all()):
@@ -109,8 +109,8 @@ class OwnNoise:
                     "little for privacy.noise_at = clients"
                 )
             noise = source.discrete(whole.numel(), EXPONENT, f"{purpose}/{name}")
-            found[name] = whole + torch.from_numpy(noise).view(whole.shape)
-        return found
+            noisy[name] = whole + torch.from_numpy(noise).view(whole.shape)
+        return noisy
 
     def scaled(self, totals: Mapping[str, Tensor]) -> Addends:
         """Scale the noisy sums back to the units of the clients' numbers."""
@@ -119,7 +119,7 @@ class OwnNoise:
 
     def _steps(self, parts: Mapping[str, Tensor]) -> dict[str, float]:
         deviation = math.sqrt(self.honest) * 2.0**EXPONENT * _JUST_BELOW
-        steps = self.bounds.steps(parts, self.noise, deviation)
+        steps = self.bounds.rounding_steps(parts, self.noise, deviation)
         if not all(0 < step < math.inf for step in steps.values()):
             raise RefusedUpdateError(
                 f"privacy.noise = {self.noise:.3g} for so many numbers is more than clients can "

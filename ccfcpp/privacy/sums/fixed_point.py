@@ -17,10 +17,10 @@ Words = NDArray[Any]
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Multiples of 2^−fraction in two's complement.
+    """Fixed-point format: multiples of 2^−fraction in two's complement.
 
     Attributes:
-        bits: 32 or 64.
+        bits: Number of bits, 32 or 64.
         fraction: Number of bits after the binary point.
     """
 
@@ -34,17 +34,17 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """The distance of neighbouring numbers; rounding errors are at most half of it."""
+        """Distance between neighbouring numbers; rounding errors are at most half of it."""
         return math.ldexp(1.0, -self.fraction)
 
     def largest(self, summands: int) -> float:
-        """Return the largest size of numbers with which a sum of ``summands`` cannot overflow."""
+        """Return the largest absolute value with which a sum of ``summands`` cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
         whole = ((1 << (self.bits - 1)) - 1) // summands - 1
         return whole * self.step * (1 - math.ldexp(1.0, -50))
 
-    def encoded(self, values: Tensor, summands: int) -> Words:
-        """Round numbers to multiples of ``step``.
+    def encode(self, values: Tensor, summands: int) -> Words:
+        """Convert numbers to fixed point: round them to multiples of ``step``.
 
         Args:
             values: float64 of shape (numbers,).
@@ -58,7 +58,7 @@ class FixedPoint:
             raise RefusedUpdateError("it holds NaN or Inf")
         most = self.largest(summands)
         if np.abs(array).max(initial=0.0) > most:
-            # How large it is follows from images, and stays with the client.
+            # The message keeps the number itself secret: it follows from images.
             raise RefusedUpdateError(
                 f"it holds a number beyond {most:.3g}, up to which secure sums of {summands} "
                 "clients go: lower privacy.fraction_bits"
@@ -67,7 +67,7 @@ class FixedPoint:
         words: Words = whole.astype(self.words)  # wraps around: two's complement
         return words
 
-    def decoded(self, words: Words) -> Tensor:
-        """Decode a sum to float64 of shape (numbers,)."""
+    def decode(self, words: Words) -> Tensor:
+        """Convert a sum of fixed-point numbers to float64 of shape (numbers,)."""
         signed = words.view(np.dtype(f"<i{self.bits // 8}"))
         return torch.from_numpy(np.ldexp(signed.astype(np.float64), -self.fraction))

@@ -1,4 +1,4 @@
-"""Protection of a client of secure sums from a dishonest server: identities and a floor."""
+"""Protection of a client from a dishonest server: signatures, and the least protection of a sum."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ SIGNATURE_BYTES = 96
 
 
 class Identity(Protocol):
-    """Interface of a client that others can recognise."""
+    """Interface of a client's identity, which signs content and checks others' signatures."""
 
     def signed(self, content: bytes) -> bytes:
         """Return this client's signature of some content, of ``SIGNATURE_BYTES``."""
@@ -22,7 +22,7 @@ class Identity(Protocol):
 
 
 class Unsigned:
-    """The identity of clients in one process, which need no protection from each other."""
+    """Identity without signatures, for clients in one process, which trust each other."""
 
     def signed(self, content: bytes) -> bytes:
         """Return zeros in place of a signature."""
@@ -58,13 +58,13 @@ class Floor:
 
 @dataclass(frozen=True)
 class Before:
-    """A sum that a client took part in, up to its first reveal of shares for the task.
+    """Record of a secure sum for which a client has revealed shares.
 
     Attributes:
         asked: The clients that were asked.
         holders: The holders of its secrets.
-        included: The clients in the sum, as far as it knows: itself, and those whose secrets it
-            holds.
+        included: The clients in the sum, as far as it knows: itself, and those of whose secrets it
+            holds shares.
     """
 
     asked: Set[int]
@@ -74,14 +74,14 @@ class Before:
 
 @dataclass(frozen=True)
 class Safeguard:
-    """Protection of a client of secure sums from a dishonest server.
+    """What protects a client of secure sums from a dishonest server.
 
     Attributes:
-        identity: How clients recognise each other.
+        identity: Signs its keys, and checks the signatures of others.
         floor: The smallest protection of a sum that is accepted.
         before: The sums for which it has revealed shares, by round and index of the task. A server
-            that was interrupted may ask for the same sum again, and for no other one: the
-            difference of two sums could be a single vector. None: none are stored.
+            that was interrupted may ask for the same sum again, but not for one over other clients:
+            the difference of the two could be a single vector. None: they are not recorded.
     """
 
     identity: Identity = field(default_factory=Unsigned)

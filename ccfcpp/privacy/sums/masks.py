@@ -2,8 +2,8 @@
 
 Keys are X25519's (RFC 7748), keys derived from an agreement are by HKDF (RFC 5869) with SHA-256,
 a stream is AES-256's in counter mode, and messages from client to client through the server are
-sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``. It is an optional
-dependency, and so it is imported where it is used.
+sealed by ChaCha20-Poly1305 (RFC 8439), all from the library ``cryptography``, an optional
+dependency that is imported where it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAG_BYTES = 16
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A private key and its public one, for one sum."""
+    """X25519 key pair for one sum."""
 
     private: bytes
 
@@ -45,11 +45,11 @@ class KeyPair:
     def _key(self) -> X25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-        # Made once: to read a private key takes as long as an agreement.
+        # Cached: reading a private key takes as long as a key agreement.
         return X25519PrivateKey.from_private_bytes(self.private)
 
     def agreed(self, public: bytes, purpose: bytes) -> bytes:
-        """Derive a secret that only the owners of two keys know: 32 bytes for one purpose.
+        """Derive a secret of 32 bytes, for one purpose, that only the owners of both keys know.
 
         Raises ``RefusedUpdateError`` if the public key is invalid.
         """
@@ -65,7 +65,7 @@ class KeyPair:
 
 
 def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
-    """Expand a seed to pseudo-random words. A seed must serve for one stream only."""
+    """Expand a seed of 32 bytes to pseudo-random numbers; use a seed for one stream only."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -75,19 +75,19 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
     return np.frombuffer(encryptor.update(zeros), form.words)
 
 
-def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
-    """Encrypt content for the other owner of a key; it gets ``TAG_BYTES`` longer.
+def seal(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
+    """Encrypt content for the client that shares the key; the box is ``TAG_BYTES`` longer.
 
-    A key serves for one message at a stage in each direction. One without content is a tag: it
-    proves that its sender took part.
+    Use a key for one message per stage and direction. A box without content is a tag, which proves
+    that its sender took part.
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return ChaCha20Poly1305(key).encrypt(_nonce(stage, sender), content, purpose)
 
 
-def opened_from(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """Decrypt what a sender has sealed; raise ``RefusedUpdateError`` if it was changed."""
+def open_sealed(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
+    """Decrypt a box that a client has sealed; raise ``RefusedUpdateError`` if it was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

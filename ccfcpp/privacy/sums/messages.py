@@ -1,4 +1,4 @@
-"""Messages of a secure sum, or of a sum of bounded parts that the server sees.
+"""Messages of a secure sum, and of a sum of bounded parts that the server sees.
 
 Received messages may have any shapes and dtypes: they are checked when they are read.
 """
@@ -29,13 +29,13 @@ from ccfcpp.privacy.sums.protocol import (
 from ccfcpp.privacy.sums.secret_sharing import is_share
 
 EXCHANGES_OF_A_SUM = 5
-"""Keys, shares, agreement and unmasking, and the exchange itself."""
+"""Number of exchanges of a secure sum: keys, shares, the exchange itself, agreement, unmasking."""
 NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
-"""Length of the facts on a neighbour."""
+"""Length of a packed ``Neighbour``."""
 _NUMBER = torch.int32
-"""Type of clients' numbers."""
+"""dtype of clients' numbers."""
 _MOST_CLIENTS = 10**5
-"""Most clients of a message: more of them would fill a memory, and are in no sum."""
+"""Largest number of clients in a message, so that no message fills the memory."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class Letters:
-    """Rows of bytes from clients to clients; each client receives only its own.
+    """Rows of bytes from clients to other clients; each client receives only its own.
 
     Attributes:
         receivers: Receiver of each row, int32 of shape (rows,).
-        rows: Sender of each row, and its content.
+        rows: Sender and content of each row.
     """
 
     receivers: Tensor
@@ -83,7 +83,7 @@ class Letters:
         return Letters(numbers_of(to for to, *_ in each), ClientRows(senders, table))
 
     def to(self, client: int) -> "Letters":
-        """Return the rows for a client."""
+        """Return only the rows for a client."""
         count, rows = self.receivers.numel(), self.rows.rows
         _check(self.receivers, _NUMBER, count)
         _check(self.rows.clients, _NUMBER, count)
@@ -98,7 +98,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class Begun:
-    """The first message of a sum.
+    """First message of a secure sum, to all clients that are asked.
 
     Attributes:
         clients: Numbers of the clients that are asked, int32 of shape (clients,).
@@ -113,7 +113,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Keys:
-    """A client's public keys, and the holders of its secrets' shares.
+    """A client's public keys, and the clients that will hold shares of its secrets.
 
     Attributes:
         public: uint8 of shape (64,).
@@ -157,8 +157,8 @@ class Mail:
     """Sealed content that is sent with the message of an exchange under masks.
 
     Attributes:
-        boxes: Sealed shares, from clients whose shares the receiver holds.
-        shared: A byte from each of its own holders that has sent shares to its own ones.
+        boxes: Sealed shares for the receiver, from the clients that chose it as a holder.
+        shared: A zero byte from each holder of the receiver's shares that has sent its own shares.
     """
 
     boxes: Letters
@@ -166,7 +166,7 @@ class Mail:
 
     @staticmethod
     def of(boxes: Mapping[int, Mapping[int, bytes]], shared: Mapping[int, Sequence[int]]) -> "Mail":
-        """Pack the boxes by receiver and sender, and the clients that have shared by receiver."""
+        """Pack boxes by receiver and sender, and, by receiver, the holders that sent shares."""
         marks = {receiver: dict.fromkeys(numbers, b"\0") for receiver, numbers in shared.items()}
         return Mail(Letters.of(boxes, BOX_BYTES), Letters.of(marks, 1))
 
@@ -175,13 +175,13 @@ class Mail:
         return Mail(self.boxes.to(client), self.shared.to(client))
 
     def read(self, client: int) -> tuple[dict[int, bytes], list[int]]:
-        """Return the boxes for a client by sender, and its holders that have shared."""
+        """Return the boxes for a client by sender, and its holders that have sent shares."""
         return self.boxes.read(client, BOX_BYTES), [*self.shared.read(client, 1)]
 
 
 @dataclass(frozen=True)
 class WithMail(Generic[Message]):
-    """A message with mail."""
+    """Message of an exchange, with sealed shares for each client."""
 
     message: Message
     mail: Mail
@@ -193,19 +193,19 @@ class WithMail(Generic[Message]):
 
 @dataclass(frozen=True)
 class BoundedParts:
-    """The parts of a client's update that add up, within bounds: float64 by name."""
+    """Bounded parts of a client's update that add up: float64 by name."""
 
     parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class MaskedParts:
-    """The parts of a client's update that add up, under masks.
+    """Masked parts of a client's update that add up.
 
     Attributes:
-        words: All numbers, in the order of their parts' names, as integers modulo 2 to the power of
-            their bits: int32 or int64 of shape (numbers,).
-        tags: Tags for the clients with which it shares masks.
+        words: All numbers in the order of their parts' names, as masked fixed-point numbers: int32
+            or int64 of shape (numbers,).
+        tags: Tags for the clients with which the client shares masks.
     """
 
     words: Tensor
@@ -218,7 +218,7 @@ class MaskedParts:
         return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """Return the masked numbers and the tags."""
+        """Return the masked numbers, of which there must be ``numbers``, and the tags."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
         return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 
@@ -232,15 +232,15 @@ class ShownShares:
 
     @staticmethod
     def of(shown: Revealed) -> "ShownShares":
-        """Pack some shares."""
+        """Pack revealed shares."""
         return ShownShares(*(ClientRows.of(shares, SHARE_BYTES) for shares in shown))
 
     def read(self) -> Revealed:
         """Return the shares by client."""
-        found = Revealed(self.seeds.read(SHARE_BYTES), self.keys.read(SHARE_BYTES))
-        if not all(is_share(share) for of in found for share in of.values()):
+        revealed = Revealed(self.seeds.read(SHARE_BYTES), self.keys.read(SHARE_BYTES))
+        if not all(is_share(share) for of in revealed for share in of.values()):
             raise RefusedUpdateError("a share holds a number beyond its prime")
-        return found
+        return revealed
 
 
 KEYS = Exchange("secure sum, keys", Begun, Keys)
@@ -248,7 +248,7 @@ SHARES = Exchange("secure sum, shares", Letters, ClientRows)
 AGREEMENT = Exchange("secure sum, agreement", Letters, ClientRows)
 UNMASKING = Exchange("secure sum, unmasking", Letters, ShownShares)
 STAGES = frozenset(stage.name for stage in (KEYS, SHARES, AGREEMENT, UNMASKING))
-"""Names of the stages around an exchange, at its place in a round."""
+"""Names of the exchanges of a secure sum before and after the exchange itself."""
 
 
 def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
@@ -259,18 +259,18 @@ def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
 
 
 def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
-    """Return the exchange that sends these parts under masks, with the boxes in its message."""
+    """Return the exchange that sends the same parts masked, with mail in its message."""
     name, memory = f"{exchange.name} under masks", exchange.uses_memory
     return Exchange(name, parametrize(WithMail, exchange.message), MaskedParts, uses_memory=memory)
 
 
 def digest_of(exchange: AnyExchange, message: object) -> bytes:
-    """Compute a digest of an exchange and its message, 32 bytes."""
+    """Compute a digest of an exchange's name and message, 32 bytes."""
     return bytes.fromhex(content_hash(exchange.name, pack(message)))
 
 
 def numbers_of(clients: Iterable[int]) -> Tensor:
-    """Pack numbers of clients as they are sent."""
+    """Pack clients' numbers to an int32 tensor."""
     return torch.tensor([*clients], dtype=_NUMBER)
 
 

@@ -1,4 +1,4 @@
-"""Secure sums: a server learns the sum of clients' vectors, and no vector.
+"""Protocol of secure sums: a server learns the sum of clients' vectors, and no single vector.
 
 Sources: Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*
 (CCS 2017), Figure 4, against a server that lies; and Bell et al., *Secure Single-Server Aggregation
@@ -22,14 +22,14 @@ A client may miss each of the stages:
 With a quorum of shares each, the server takes off PRG(b_u) of those whose y it has, and the masks
 that those who are gone have left in them.
 
-**What a server can learn that lies**, while at most c of each honest client's k holders collude
-with it and 2 · quorum > k + c. An honest holder shows one kind of share of u. So b_u and s_u cannot
+**What a dishonest server can learn**, if at most c of each honest client's k holders collude with
+it and 2 · quorum > k + c. An honest holder shows one kind of share of u. So b_u and s_u cannot
 both become known. While b_u is unknown, y_u is uniform. If it is known, at least quorum − c honest
 holders v, u perhaps among them, have shown it, and each other one (a) has a tag of u that s_uv is
 in y_u, and (b) has tags of a quorum of its own holders that v is in the sum, so that s_v stays
 unknown. Then s_uv is unknown, and x_u appears in sums with all of these x_v alone: of quorum − c
-honest clients or more. The argument asks nothing of what the server says to others: which clients
-are there is what signatures and tags say. With all clients as holders quorum is the threshold;
+honest clients or more. The argument does not trust what the server says: signatures and tags
+show which clients take part. With all clients as holders quorum is the threshold;
 otherwise c is bounded with a probability, since u draws its holders itself (``identity.Floor``).
 
 **One message for all.** A server that gives a client another message than the others could make
@@ -62,26 +62,26 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.agreement import Terms
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
-from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
+from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, open_sealed, seal, stream
 from ccfcpp.privacy.sums.secret_sharing import SHARE_PER_BYTE, join_shares, split_secret
 
 SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""Bytes of what a client seals for another: two shares."""
+"""Length of a box, which a client seals for another: two shares and a tag."""
 PUBLIC_BYTES = 2 * KEY_BYTES
-"""Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
+"""Length of a client's public keys: c_u for sealing, and s_u for masks."""
 _SHARES, _MASKED, _INCLUDED = range(3)
-"""Kinds of sealed content: two shares; "my vector has our mask"; "you are in the sum"."""
+"""Types of sealed content: two shares; "my vector has our mask"; "you are in the sum"."""
 
 
 class Offer(NamedTuple):
-    """A client's message in the first stage.
+    """A client's message in the first stage: its public keys and chosen holders.
 
     Attributes:
-        public: c_u and s_u.
+        public: The keys c_u and s_u, 64 bytes.
         holders: Numbers of the clients that hold shares of its secrets, ascending, including its
             own.
-        signature: Signature of the terms, its number and its keys.
+        signature: Signature of the terms, the client's number and its keys.
     """
 
     public: bytes
@@ -93,9 +93,9 @@ class Neighbour(NamedTuple):
     """Public keys of another client with which a client shares a mask.
 
     Attributes:
-        public: Its keys.
-        signature: Signature of these.
-        entrusts: Whether it has chosen the client as a holder.
+        public: The neighbour's keys, 64 bytes.
+        signature: The neighbour's signature of its keys.
+        entrusts: Whether the neighbour has chosen the client as a holder of its shares.
     """
 
     public: bytes
@@ -104,11 +104,11 @@ class Neighbour(NamedTuple):
 
 
 class Revealed(NamedTuple):
-    """A client's message in the last stage.
+    """A client's message in the last stage: shares that remove masks.
 
     Attributes:
-        seeds: Its shares of b, by the client that is in the sum.
-        keys: Its shares of the private s, by the client that dropped out.
+        seeds: Its shares of the seeds b, by the client, which is in the sum.
+        keys: Its shares of the private keys s, by the client, which dropped out.
     """
 
     seeds: Mapping[int, bytes]
@@ -116,23 +116,23 @@ class Revealed(NamedTuple):
 
 
 Tags = dict[int, bytes]
-"""16 bytes each, by the other client."""
+"""Authentication tags of 16 bytes, by the number of the other client."""
 
 
 class Participant:
-    """A client's half of the protocol for one secure sum: five stages, run once each and in order.
+    """Client side of the protocol for one secure sum: five stages, each run once and in order.
 
     Two vectors under the same masks would reveal their difference to the server. A stage raises
     ``RefusedUpdateError`` out of order, if too few clients are left, and if the server's
     message is not sound.
 
     Args:
-        number: The client's.
+        number: The client's number.
         terms: Terms of the sum.
-        asked: The numbers of all clients that are asked.
+        asked: Numbers of all clients that are asked.
         identity: Signs this client's keys, and checks the others' signatures.
-        before: A sum for the same task, for which this client has revealed shares; None if there is
-            none.
+        before: Earlier sum for the same task, for which this client has revealed shares; None if
+            there is none.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Participant:
         self.identity = identity
         self.before = before
         self._asked = frozenset(asked)
-        self._told = _digest(terms, self._asked)
+        self._terms_digest = _digest(terms, self._asked)
         self._check_same("asked", self._asked)
         others = sorted(self._asked - {number})
         drawn = secrets.SystemRandom().sample(others, terms.holders - 1)
@@ -158,19 +158,23 @@ class Participant:
         self._known: Mapping[int, Neighbour] = {}
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[bytes, bytes]] = {}
-        self._edges: Collection[int] = ()
+        self._mask_partners: Collection[int] = ()
         self._included: set[int] = set()
-        self._turn = "shares"
+        self._next_stage = "shares"
         self._has_masks = False
 
     def keys(self) -> Offer:
-        """Return c_u, s_u and the holders of shares (stage 1)."""
+        """Return the signed public keys c_u and s_u, and the holders of shares (stage 1)."""
         public = self._public
-        signature = self.identity.signed(self._stated(self.number, public))
+        signature = self.identity.signed(self._signed_content(self.number, public))
         return Offer(public, self.holders, signature)
 
     def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
-        """Seal a box for each other holder, by the neighbours' keys (stage 2)."""
+        """Return a sealed box with two shares for each other holder (stage 2).
+
+        Args:
+            neighbours: Public keys of the neighbours, by number.
+        """
         self._enter("shares")
         self._check_keys(neighbours)
         there = [n for n in self.holders if n == self.number or n in neighbours]
@@ -186,16 +190,16 @@ class Participant:
             if holder == self.number:
                 self._held[holder] = seed, key
             elif holder in neighbours:
-                boxes[holder] = self._sealed(holder, _SHARES, seed + key)
-        self._turn = "masked vector"
+                boxes[holder] = self._seal_box(holder, _SHARES, seed + key)
+        self._next_stage = "masked vector"
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes], shared: Collection[int]) -> None:
-        """Store what others have sealed, before there is a vector (stage 3).
+        """Open and store the shares that others have sealed (start of stage 3).
 
         Args:
             boxes: Boxes by sender.
-            shared: Its own holders that have sent shares to theirs.
+            shared: This client's holders that have sent shares to their own holders.
         """
         self._enter("masked vector")
         if not all(n in self._known and self._known[n].entrusts for n in boxes):
@@ -203,56 +207,58 @@ class Participant:
         own = {n for n in shared if n in self._known and n in self.holders}
         if len(own) < len(shared):
             raise RefusedUpdateError("shares of clients that hold none of its own")
-        self._edges = own | boxes.keys()
-        there = sum(holder in self._edges for holder in self.holders)
+        self._mask_partners = own | boxes.keys()
+        there = sum(holder in self._mask_partners for holder in self.holders)
         self.terms.check_holders(there + 1, "shares")
         self._check_same("included", {self.number, *boxes})
         for sender, box in boxes.items():
-            both = self._opened(sender, _SHARES, box)
+            both = self._open_box(sender, _SHARES, box)
             self._held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
         self._has_masks = True
 
     def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
-        """Mask the vector x_u, and make tags (stage 3).
+        """Return the masked vector y_u, and tags for the clients with common masks (stage 3).
 
         Args:
-            vector: The vector, which is not changed.
-            about: Digest of the message that it answers.
+            vector: The vector x_u, which is not changed.
+            about: Digest of the message that the vector answers.
         """
         if not self._has_masks:
             raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
         self._has_masks = False
         total = vector + stream(self._seed, len(vector), self.terms.form)
-        for other in self._edges:
+        for other in self._mask_partners:
             public = self._known[other].public
             _add_mask(total, self._masks, self.number, other, public, self.terms, about)
-        self._turn = "agreement"
-        return total, {other: self._sealed(other, _MASKED) for other in self._edges}
+        self._next_stage = "agreement"
+        return total, {other: self._seal_box(other, _MASKED) for other in self._mask_partners}
 
     def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
-        """Make tags for the clients whose vectors have arrived (stage 4).
+        """Return tags that tell clients that they are in the sum (stage 4).
 
         Args:
-            arrived: Tags of stage 3, by the client whose holder this one is.
+            arrived: Tags of stage 3, by the client whose shares this one holds.
         """
         self._enter("agreement")
         if not arrived.keys() <= self._held.keys():
             raise RefusedUpdateError("vectors of clients whose shares it does not hold")
-        found = [n for n, tag in arrived.items() if self._has_said(n, tag, _MASKED)]
-        self._included = {self.number, *found}
+        others = [n for n, tag in arrived.items() if self._is_tag_valid(n, tag, _MASKED)]
+        self._included = {self.number, *others}
         self._check_same("included", self._included)
-        self._turn = "unmasking"
-        return {other: self._sealed(other, _INCLUDED) for other in found}
+        self._next_stage = "unmasking"
+        return {other: self._seal_box(other, _INCLUDED) for other in others}
 
     def revealed(self, included: Mapping[int, bytes]) -> Revealed:
-        """Reveal shares that remove the masks from the sum (stage 5).
+        """Return the shares that remove the masks from the sum (stage 5).
 
         Args:
-            included: Tags of stage 4, by its own holders.
+            included: Tags of stage 4, by the holders of this client's shares.
         """
         self._enter("unmasking")
-        own = set(self.holders) & set(self._edges)
-        sure = [n for n, tag in included.items() if n in own and self._has_said(n, tag, _INCLUDED)]
+        own = set(self.holders) & set(self._mask_partners)
+        sure = [
+            n for n, tag in included.items() if n in own and self._is_tag_valid(n, tag, _INCLUDED)
+        ]
         self.terms.check_holders(len(sure) + 1, "unmasking")
         gone = self._held.keys() - self._included
         return Revealed(
@@ -262,7 +268,7 @@ class Participant:
 
     @property
     def shown(self) -> Before:
-        """The sum that it took part in, once it has revealed shares."""
+        """Record of the sum, for after the client has revealed shares."""
         return Before(self._asked, self.holders, self._included)
 
     @property
@@ -280,14 +286,14 @@ class Participant:
         if not known or not chosen or len(set(keys)) < len(keys):
             raise RefusedUpdateError("the server's list of keys is not sound")
         for number, each in neighbours.items():
-            self.identity.check(number, each.signature, self._stated(number, each.public))
+            self.identity.check(number, each.signature, self._signed_content(number, each.public))
 
-    def _stated(self, number: int, public: bytes) -> bytes:
-        """Return the content that a client signs, of fixed length: terms, and its keys."""
-        return self._told + number.to_bytes(8, "big") + public
+    def _signed_content(self, number: int, public: bytes) -> bytes:
+        """Return the content that a client signs: digest of the terms, its number, its keys."""
+        return self._terms_digest + number.to_bytes(8, "big") + public
 
     def _check_same(self, what: str, clients: Collection[int]) -> None:
-        """Refuse a second sum for a task over other clients than the first one."""
+        """Refuse a second sum for the same task over clients other than those of the first."""
         if self.before is not None and getattr(self.before, what) != clients:
             raise RefusedUpdateError(
                 "a second sum for the same task, over other clients: their difference could be the "
@@ -295,26 +301,26 @@ class Participant:
             )
 
     def _enter(self, stage: str) -> None:
-        """Start a stage. If it fails, no other one can follow."""
-        if self._turn != stage:
+        """Start a stage; refuse it out of order. If it fails, no other stage can follow."""
+        if self._next_stage != stage:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
-        self._turn = "over"
+        self._next_stage = "over"
 
-    def _sealed(self, receiver: int, what: int, content: bytes = b"") -> bytes:
+    def _seal_box(self, receiver: int, what: int, content: bytes = b"") -> bytes:
         """Seal content from this client that only the receiver can read."""
-        return sealed_for(self._seal(receiver), what, self.number, content, self.terms.purpose)
+        return seal(self._box_key(receiver), what, self.number, content, self.terms.purpose)
 
-    def _opened(self, sender: int, what: int, box: bytes) -> bytes:
-        return opened_from(self._seal(sender), what, sender, box, self.terms.purpose)
+    def _open_box(self, sender: int, what: int, box: bytes) -> bytes:
+        return open_sealed(self._box_key(sender), what, sender, box, self.terms.purpose)
 
-    def _has_said(self, sender: int, tag: bytes, what: int) -> bool:
+    def _is_tag_valid(self, sender: int, tag: bytes, what: int) -> bool:
         try:
-            return self._opened(sender, what, tag) == b""
+            return self._open_box(sender, what, tag) == b""
         except RefusedUpdateError:
             return False
 
-    def _seal(self, other: int) -> bytes:
-        """Return the key of boxes and tags that two clients share."""
+    def _box_key(self, other: int) -> bytes:
+        """Return the key of boxes and tags that this client shares with another."""
         if other not in self._seals:
             public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
@@ -338,7 +344,7 @@ def _masks(keys: bytes) -> bytes:
 def _add_mask(
     total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms, about: bytes
 ) -> None:
-    """Add the common mask of two clients to a vector, with the sign of the first."""
+    """Add the common mask of two clients to a vector, in place, with the sign of ``number``."""
     seed = own.agreed(_masks(keys), b"mask " + about + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
@@ -348,15 +354,15 @@ def _add_mask(
 
 
 class Collector:
-    """The server's half of the protocol for one secure sum; it does no input or output.
+    """Server side of the protocol for one secure sum; it does no input or output.
 
     Its stages raise ``BelowThresholdError`` if too few clients are left, and
     ``RefusedUpdateError`` if a vector or the shares cannot be used.
 
     Args:
         terms: Terms of the sum.
-        asked: The numbers of all clients that are asked.
-        about: Digest of the message that vectors answer.
+        asked: Numbers of all clients that are asked.
+        about: Digest of the message that the vectors answer.
     """
 
     def __init__(self, terms: Terms, asked: Collection[int], about: bytes = b"") -> None:
@@ -366,13 +372,13 @@ class Collector:
         self._keys: set[bytes] = set()
         self._offers: Mapping[int, Offer] = {}
         self._wards: dict[int, list[int]] = {}
-        """The clients whose shares each client holds, besides its own."""
+        """For each client the other clients whose shares it holds."""
         self._sharers: set[int] = set()
         self._tags: dict[int, Mapping[int, bytes]] = {}
         self._total: Words | None = None
 
     def check(self, number: int, offer: Offer) -> None:
-        """Refuse keys and holders that would make other clients refuse the sum."""
+        """Refuse a client's keys and holders if they would make other clients refuse the sum."""
         drawn = set(offer.holders)
         fits = len(offer.holders) == len(drawn) == self.terms.holders
         if not fits or number not in drawn or not drawn <= self._asked:
@@ -381,7 +387,7 @@ class Collector:
         if len(keys) < 2 or keys & self._keys:
             raise RefusedUpdateError("its keys are not its own")
         for key in keys:
-            KeyPair.new().agreed(key, b"")  # which refuses what is no key
+            KeyPair.new().agreed(key, b"")  # raises if the key is invalid
         self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
@@ -393,33 +399,33 @@ class Collector:
             for holder in offer.holders:
                 if holder != number and holder in offers:
                     self._wards[holder].append(number)
-        found: dict[int, dict[int, Neighbour]] = {}
+        neighbours: dict[int, dict[int, Neighbour]] = {}
         for number in offers:
             wards = set(self._wards[number])
-            found[number] = {
+            neighbours[number] = {
                 other: Neighbour(offers[other].public, offers[other].signature, other in wards)
                 for other in sorted(wards | self.others(number))
             }
-        return found
+        return neighbours
 
     def others(self, number: int) -> set[int]:
         """Return the other holders of a client's shares that have sent keys."""
         return set(self._offers[number].holders) & self._offers.keys() - {number}
 
-    def routed(
+    def route_shares(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Regroup encrypted shares by receiver, and list who sent theirs (after stage 2)."""
+        """Regroup boxes by receiver, and list each client's holders that sent theirs (stage 2)."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
         return mail, {n: sorted(self.others(n) & self._sharers) for n in boxes}
 
     def take(self, number: int, masked: Words, tags: Mapping[int, bytes]) -> None:
-        """Add a vector (stage 3); only the total and the tags are stored."""
+        """Add a client's masked vector to the total, and store its tags (stage 3)."""
         if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
-        if self._edges(number) != tags.keys():
+        if self._mask_partners(number) != tags.keys():
             raise RefusedUpdateError("its tags are not for its neighbours")
         if self._total is None:
             self._total = np.zeros(len(masked), self.terms.form.words)
@@ -429,15 +435,15 @@ class Collector:
         self._tags[number] = tags
 
     def arrived(self) -> dict[int, Tags]:
-        """Return the tags for each client whose vector has come (after stage 3)."""
+        """Return, for each client whose vector has arrived, its tags by sender (after stage 3)."""
         self.terms.check(len(self._tags), "masked vectors")
         return {
-            number: {other: self._tags[other][number] for other in self._known_wards(number)}
+            number: {other: self._tags[other][number] for other in self._included_wards(number)}
             for number in sorted(self._tags)
         }
 
     def included(self, tags: Mapping[int, Mapping[int, bytes]]) -> dict[int, Tags]:
-        """Return the holders' tags for each client that has answered (after stage 4)."""
+        """Return, for each client that has answered, its holders' tags (after stage 4)."""
         self.terms.check(len(tags), "agreement")
         return {
             number: {
@@ -449,32 +455,34 @@ class Collector:
         }
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """Sum the vectors that have come (after stage 5)."""
+        """Remove the masks with the revealed shares, and return the sum (after stage 5)."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()
         for number in self._tags:
-            seed = self._joined(number, {n: a.seeds.get(number) for n, a in revealed.items()})
+            seed = self._recover_secret(
+                number, {n: a.seeds.get(number) for n, a in revealed.items()}
+            )
             total -= stream(seed, len(total), self.terms.form)
         for gone in self._sharers - self._tags.keys():
-            key = self._joined(gone, {n: a.keys.get(gone) for n, a in revealed.items()})
+            key = self._recover_secret(gone, {n: a.keys.get(gone) for n, a in revealed.items()})
             left = KeyPair(key)
             if left.public != _masks(self._offers[gone].public):
                 raise RefusedUpdateError(f"the shares of client {gone}'s key do not give it")
-            for number in self._edges(gone) & self._tags.keys():
-                # What the one who is gone would have put on cancels what the other has.
+            for number in self._mask_partners(gone) & self._tags.keys():
+                # The mask that the lost client would have added cancels the other's.
                 public = self._offers[number].public
                 _add_mask(total, left, gone, number, public, self.terms, self.about)
         return total
 
-    def _edges(self, number: int) -> set[int]:
+    def _mask_partners(self, number: int) -> set[int]:
         """Return the clients that share masks with a client."""
         return (self.others(number) | set(self._wards[number])) & self._sharers
 
-    def _known_wards(self, number: int) -> list[int]:
+    def _included_wards(self, number: int) -> list[int]:
         return [other for other in self._wards[number] if other in self._tags]
 
-    def _joined(self, number: int, shares: Mapping[int, bytes | None]) -> bytes:
+    def _recover_secret(self, number: int, shares: Mapping[int, bytes | None]) -> bytes:
         places = {holder: place for place, holder in enumerate(self._offers[number].holders)}
         there = {
             places[holder]: share

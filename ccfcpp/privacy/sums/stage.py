@@ -1,4 +1,4 @@
-"""The stage that combines clients' updates into one sum for the server's work."""
+"""Server side of sums: the stage that replaces clients' updates by one, made from their sum."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import Level
-from ccfcpp.privacy.noise.mechanism import clipped_by_client
+from ccfcpp.privacy.noise.mechanism import clip_client_parts
 from ccfcpp.privacy.sums.agreement import terms_of
-from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.client import addition_of, flatten_parts, split_to_parts
 from ccfcpp.privacy.sums.distributed_noise import OwnNoise
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
@@ -73,19 +73,19 @@ class Summing:
         kind = SecureSum if self.config.secure_sums else OpenSum
         total = kind(request, inner, like, self)
         included: list[Reply] = []
-        told: dict[int, RefusedUpdateError] = {}
+        refused: dict[int, RefusedUpdateError] = {}
         reached = 0
         try:
             with section("sums: keys"):
                 total.begin()
             for reply in total.replies():
-                refusal = self._added(total, reply)
+                refusal = self._try_to_add(total, reply)
                 if refusal is None:
                     # Its update is in the sum, and need not be stored.
                     included.append(dataclasses.replace(reply, update=None))
                     reached += len(reply.clients)
                 else:
-                    told |= dict.fromkeys(reply.clients, refusal)
+                    refused |= dict.fromkeys(reply.clients, refusal)
                     yield dataclasses.replace(
                         reply, update=refusal, bytes_up=count_sent_bytes(reply)
                     )
@@ -93,27 +93,27 @@ class Summing:
                 contributors = self.mechanism.contributors if self.mechanism else 1.0
                 update = addition.whole(request.update_format, total.published(), contributors)
         except RefusedUpdateError as refusal:
-            update = refusal = _explained(refusal, total.lost | told)
-            left = [member.id for member in request.members if member.id not in told]
+            update = refusal = _explain(refusal, total.lost | refused)
+            left = [member.id for member in request.members if member.id not in refused]
             lost = {n: reason for n in left if (reason := total.lost.get(n)) is not None}
             yield from (Reply(n, reason, bytes_down=0) for n, reason in lost.items())
             included = [Reply(number, refusal) for number in left if number not in lost]
         if not included:
-            # Each of them has been refused by itself.
+            # Each client has been refused by itself.
             return
-        # Those that are refused by themselves count what they have received.
+        # Replies of clients that were refused by themselves count their own bytes.
         down = count_bytes(pack(request.message)) * reached + total.bytes_down
-        said = Reply(
+        counts = Reply(
             0,
             None,
             noised=self.mechanism is not None,
             bytes_up=total.bytes_up,
             bytes_down=down,
         )
-        yield combine_replies(update, included, said)
+        yield combine_replies(update, included, counts)
 
-    def _added(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
-        """Add an update; return the reason if it has no part in the sum."""
+    def _try_to_add(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
+        """Add a reply's update to the sum; return the reason if it cannot be added."""
         if isinstance(reply.update, RefusedUpdateError):
             return reply.update
         try:
@@ -124,10 +124,10 @@ class Summing:
         return None
 
 
-def _explained(
+def _explain(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Return why there is no sum, with the reason of the first refused client, if any."""
+    """Return the reason why there is no sum, with that of the first refused client, if any."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
@@ -135,7 +135,7 @@ def _explained(
 
 
 class Total(ABC):
-    """Base class of sums over clients; steps raise ``RefusedUpdateError`` if there is none."""
+    """Base class of a sum over clients; its methods raise ``RefusedUpdateError`` if it fails."""
 
     def __init__(
         self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
@@ -146,11 +146,11 @@ class Total(ABC):
         self.stage = stage
         self.lost: dict[int, RefusedUpdateError] = {}
         """Why clients have no part in the sum, by their numbers."""
-        # What they have sent and received for it, without the message of the exchange.
+        # Bytes that clients have sent and received for it, without the message of the exchange.
         self.bytes_up = self.bytes_down = 0
 
     def begin(self) -> None:  # noqa: B027 - most sums need nothing
-        """Prepare the sum before clients work."""
+        """Prepare the sum before the clients work."""
 
     @abstractmethod
     def replies(self) -> Iterator[Reply]:
@@ -158,7 +158,7 @@ class Total(ABC):
 
     @abstractmethod
     def add(self, reply: Reply) -> None:
-        """Add a client's reply, if it can be used."""
+        """Add a client's reply to the sum; raise ``RefusedUpdateError`` if it is not valid."""
 
     @abstractmethod
     def total(self) -> Tensor:
@@ -166,7 +166,7 @@ class Total(ABC):
 
     def published(self) -> Addends:
         """Return the sums by name, with noise if the server adds any."""
-        totals, mechanism = unflattened(self.total(), self.like), self.stage.mechanism
+        totals, mechanism = split_to_parts(self.total(), self.like), self.stage.mechanism
         return mechanism.published(self.request.exchange, totals) if mechanism else totals
 
     def ask(
@@ -191,14 +191,14 @@ class OpenSum(Total):
     def add(self, reply: Reply) -> None:
         """Add a client's parts, in the order of the clients."""
         parts = _of_type(BoundedParts, reply.update).parts
-        if _form(parts) != _form(self.like):
+        if _dtypes_and_shapes(parts) != _dtypes_and_shapes(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
         if name := find_non_finite(parts):
             raise RefusedUpdateError(f"{name} holds NaN or Inf")
-        # An honest client has clipped its parts. Another one, or an old one, may send anything.
-        parts = clipped_by_client(self.stage.config, self.request.exchange, parts)
-        vector = flattened(parts)
-        # A sum for several has the size of the one that each of them would have sent.
+        # Honest clients have clipped their parts; dishonest or outdated ones may send anything.
+        parts = clip_client_parts(self.stage.config, self.request.exchange, parts)
+        vector = flatten_parts(parts)
+        # A sum of several clients has the size of what each of them would have sent.
         self.bytes_up += vector.nbytes * len(reply.clients)
         self._total = vector if self._total is None else self._total.add_(vector)
 
@@ -209,16 +209,17 @@ class OpenSum(Total):
         return self._total
 
 
-def _form(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Size]]:
+def _dtypes_and_shapes(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Size]]:
     return {name: (part.dtype, part.shape) for name, part in parts.items()}
 
 
 class SecureSum(Total):
-    """A sum in which the server sees masked numbers and, at the end, only the total.
+    """Sum of which the server sees only masked numbers and, at the end, the total.
 
-    Before the exchange clients send keys, and then shares. With the exchange each gets what others
-    have sealed for it, and answers with its masked numbers. After it the clients whose numbers have
-    come agree on who is in the sum, and then send what removes the masks.
+    Before the exchange, clients send keys and then sealed shares. In the exchange, each receives
+    the shares that others have sealed for it, and answers with its masked numbers. After it, the
+    clients whose numbers have arrived agree on who is in the sum, and then send shares to remove
+    the masks.
     """
 
     def __init__(
@@ -231,17 +232,17 @@ class SecureSum(Total):
         self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
-        """Collect keys, and sealed shares."""
+        """Collect the clients' keys, and then their sealed shares."""
         collector, asked = self.collector, [member.id for member in self.request.members]
-        offers = self._asked(KEYS, Begun(numbers_of(asked)), asked, "keys", self._offer)
+        offers = self._ask_clients(KEYS, Begun(numbers_of(asked)), asked, "keys", self._read_offer)
         known = letters_of_neighbours(collector.neighbours(offers))
-        boxes = self._asked(SHARES, known, [*offers], "shares", self._boxes)
-        self._mail = Mail.of(*collector.routed(boxes))
+        boxes = self._ask_clients(SHARES, known, [*offers], "shares", self._read_boxes)
+        self._mail = Mail.of(*collector.route_shares(boxes))
         self._sharers = [*boxes]
         self.bytes_down += sum(count_bytes(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
-        """Yield masked numbers of the clients that have shared, and reasons for the others."""
+        """Yield masked numbers of the clients that sent shares, and reasons for the others."""
         for number, reason in self.lost.items():
             yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
@@ -249,43 +250,43 @@ class SecureSum(Total):
         yield from self.inner(self.ask(masked, message, self._sharers))
 
     def add(self, reply: Reply) -> None:
-        """Add masked numbers to the total."""
+        """Add a client's masked numbers to the total."""
         numbers = sum(part.numel() for part in self.like.values())
         update = _of_type(MaskedParts, reply.update)
         self.collector.take(reply.client, *update.read(self.terms.form, numbers))
         self.bytes_up += count_bytes(pack(update))
 
     def total(self) -> Tensor:
-        """Have clients agree on who is in the sum, and remove the masks."""
+        """Let clients agree on who is in the sum, remove the masks, and return the sum."""
         collector = self.collector
         arrived = collector.arrived()
         message = Letters.of(arrived, TAG_BYTES)
-        tags = self._asked(
+        tags = self._ask_clients(
             AGREEMENT, message, [*arrived], "agreement", lambda _, update: update.read(TAG_BYTES)
         )
         included = Letters.of(collector.included(tags), TAG_BYTES)
-        revealed = self._asked(
+        revealed = self._ask_clients(
             UNMASKING, included, [*tags], "unmasking", lambda _, update: update.read()
         )
-        return self.terms.form.decoded(collector.total(revealed))
+        return self.terms.form.decode(collector.total(revealed))
 
     def published(self) -> Addends:
         """Return the sums by name, with the noise of the server or of the clients."""
         own = OwnNoise.of(self.stage.config, self.request.exchange, self.terms)
-        return own.scaled(unflattened(self.total(), self.like)) if own else super().published()
+        return own.scaled(split_to_parts(self.total(), self.like)) if own else super().published()
 
-    def _offer(self, number: int, update: Keys) -> Offer:
+    def _read_offer(self, number: int, update: Keys) -> Offer:
         offer = update.read()
         self.collector.check(number, offer)
         return offer
 
-    def _boxes(self, number: int, update: ClientRows) -> dict[int, bytes]:
+    def _read_boxes(self, number: int, update: ClientRows) -> dict[int, bytes]:
         boxes = update.read(BOX_BYTES)
         if boxes.keys() != self.collector.others(number):
             raise RefusedUpdateError("they are not for all holders")
         return boxes
 
-    def _asked(
+    def _ask_clients(
         self,
         exchange: Exchange[Message, Update],
         message: Message,
@@ -293,26 +294,26 @@ class SecureSum(Total):
         stage: str,
         read: Callable[[int, Update], Answer],
     ) -> dict[int, Answer]:
-        """Return the parsed answers at a stage, by the client's number; other clients drop out."""
+        """Ask clients at a stage; return their parsed answers by number. The others drop out."""
         request = self.ask(exchange, message, clients)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         for reply in self.inner(request):
             if not isinstance(reply.update, AbsentClientError):
                 self.bytes_down += count_bytes(pack(part_for(message, reply.client)))
             try:
                 update = _of_type(exchange.update, reply.update)
                 self.bytes_up += count_bytes(pack(update))
-                found[reply.client] = read(reply.client, update)
+                answers[reply.client] = read(reply.client, update)
             except RefusedUpdateError as why:
                 absent = isinstance(why, AbsentClientError)
                 kind = AbsentClientError if absent else RefusedUpdateError
                 self.lost[reply.client] = kind(f"{stage} of the secure sum: {why}")
-        return found
+        return answers
 
 
 def _of_type(kind: type[Update], update: object) -> Update:
-    """Return an update, if it is of the expected type."""
+    """Return the update if it is of the expected type; else raise ``RefusedUpdateError``."""
     if isinstance(update, RefusedUpdateError):
         raise update
     if not isinstance(update, kind):

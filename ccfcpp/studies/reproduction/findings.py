@@ -40,13 +40,10 @@ _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of a reproduced table or figure of a paper.
+    """Results of a reproduced table or figure of a paper: score tables, claims and figures.
 
-    Attributes:
-        tables: Pairs of our score table and the paper's; None if that is not published.
-        claims: Checked claims.
-        figures: Drawn figures.
-        left_out: A line for each figure that could not be drawn, with the reason.
+    ``tables`` has pairs of our table and the paper's (None if it is not published), ``left_out``
+    the reason for each figure that could not be drawn.
     """
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]

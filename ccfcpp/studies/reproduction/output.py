@@ -84,12 +84,9 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
 def findings_as_text(
     title: str, command: str, results: Sequence[Result], findings: Findings
 ) -> str:
-    """Write the findings as a page of Markdown."""
-    parts = [
-        f"# {title}\n",
-        f"`{command}`\n",
-        summarize_claims(scale(results), findings.claims) + "\n",
-    ]
+    """Return the findings as a page in Markdown."""
+    claims = summarize_claims(scale(results), findings.claims)
+    parts = [f"# {title}\n", f"`{command}`\n", f"{claims}\n"]
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
             parts.append(f"{name}\n\n{as_markdown(rows)}")

@@ -33,12 +33,10 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def write_digit_domains(folder: Path) -> Path:
-    """Write scikit-learn's digits as PNG files of four domains: plain, inverted, turned, blurred.
+    """Write scikit-learn's digits as images of four domains (plain, inverted, turned, blurred).
 
-    Each digit is in one domain. Nothing is done if the files have been written before.
-
-    Returns:
-        The folder ``digit-domains`` inside ``folder``; files are DOMAIN/CLASS/NUMBER.png.
+    Each digit is in one domain. Files are ``digit-domains/DOMAIN/CLASS/NUMBER.png`` in ``folder``;
+    the folder ``digit-domains`` is returned. Nothing is done if it is complete already.
     """
     path = folder / DIGIT_DOMAINS
     done = path.with_suffix(".done")
@@ -75,13 +73,9 @@ def plan_item(
 ) -> list[PlannedRun[RunConfig]]:
     """Plan the runs that reproduce a table or figure (item) of a paper, without duplicates.
 
-    Args:
-        item: Description of the table or figure.
-        quick: Whether to take the short runs on little data.
-        values: Settings that override all others.
-        folder: Folder for generated images.
-        data_root: Folder of the data sets; ``$CCFCPP_DATA`` if it is None.
-        dataset: Plan only the runs on this data set; None: on all.
+    If ``quick``, they are its short runs on little data; if ``dataset`` is given, only those on it.
+    ``values`` override all other settings. Generated images go into ``folder``; ``data_root`` is
+    the folder of the data sets, ``$CCFCPP_DATA`` if it is None.
 
     Raises:
         UsageError: A value is not allowed, images are missing, or no run is on ``dataset``.

@@ -95,12 +95,8 @@ def relative_error(predicted: Tensor, simulation: Simulation) -> float:
 def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tensor]]) -> list[Row]:
     """Tabulate singular values σ_k and dσ_k/dt of each path's first network, at every fourth time.
 
-    Args:
-        paths: Simulations, whose tensors have the leading axes (times, clients, draws).
-        formulas: Maps the name of a formula to the dσ_k/dt that it gives along each path.
-
-    Returns:
-        A row for each path, time and k.
+    ``formulas`` maps a formula's name to its dσ_k/dt along each path. Tensors have the leading axes
+    (times, clients, draws).
     """
     return [
         {

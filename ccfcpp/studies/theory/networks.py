@@ -10,7 +10,7 @@ left and right singular vectors, u'_k, v'_k those of the head, L and L' their nu
     dσ_k/dt = L σ_k^(2 − 2/L) · (σ_k^(2/L) + M_k)^(L'/2) · u'_kᵀ B v_k
 
 M_k is a constant of time (``depth_offsets``). FedDecorr's Theorem 1 and CCFC++'s Theorem III.4
-have L' = 1. Rates are dσ_k/dt, of shape (…, k).
+have L' = 1. Rates are dσ_k/dt, of shape (…, k). Equations without a name are FedDecorr's (ICLR).
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ Drive = Callable[[SplitNetwork], Tensor]
 def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
     """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ B (W_{j−1} ⋯ W_1)ᵀ of each layer, for the drive B.
 
-    Eq. (16) of the FedDecorr paper (ICLR). ``drive`` has the shape (…, outputs, inputs).
+    Eq. (16) of the FedDecorr paper (ICLR).
     """
     velocities = []
     for number in range(len(layers)):
@@ -81,9 +81,8 @@ def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
 def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
     """Integrate gradient flow from ``start`` by the classical Runge-Kutta method of order four.
 
-    Returns:
-        The network at the times 0, step, …, steps · step: layers of shape (steps + 1, …, width
-        after, width before).
+    The result has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
+    width before).
     """
     assert step > 0, "a flow needs a positive step"
     assert steps > 0, "a flow needs at least one step"
@@ -108,10 +107,7 @@ def _advance(layers: WeightMatrices, velocities: Sequence[Tensor], time: float) 
 
 
 def imbalance(layers: WeightMatrices) -> Tensor:
-    """Return the largest |entry| of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1} over all j, of shape (…).
-
-    It is 0 for balanced layers (Assumption 1 of the FedDecorr paper, ICLR).
-    """
+    """Return the largest |entry| of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1}, 0 if balanced; shape (…)."""
     differences = [before @ before.mT - after.mT @ after for before, after in pairwise(layers)]
     return torch.stack([each.abs().amax(dim=(-2, -1)) for each in differences]).amax(dim=0)
 
@@ -136,13 +132,8 @@ def orthonormal_columns(
 def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> WeightMatrices:
     """Make ``depth`` balanced layers with the product left · diag(values) · rightᵀ.
 
-    Balanced: W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}. Layers between the first and the last are diagonal.
-
-    Args:
-        left: Left singular vectors, orthonormal columns (…, width after, rank).
-        values: Singular values, positive, of shape (…, rank).
-        right: Right singular vectors, orthonormal columns (…, width before, rank).
-        depth: Number of layers.
+    ``left`` (…, width after, rank) and ``right`` (…, width before, rank) have orthonormal columns;
+    ``values`` (…, rank) are positive. Layers between the first and the last are diagonal.
     """
     inner = torch.diag_embed(values ** (1 / depth))
     if depth == 1:
@@ -155,10 +146,7 @@ def random_layers(
 ) -> WeightMatrices:
     """Draw layers with independent normal weights of standard deviation 1 / sqrt(width before).
 
-    Args:
-        shape: Leading axes, of independent networks.
-        widths: Widths before, between and after the layers.
-        generator: Source of random numbers.
+    ``shape`` are their leading axes, ``widths`` the widths before, between and after the layers.
     """
     pairs = pairwise(widths)
     return tuple(normal(generator, *shape, after, w) * (1.0 / w**0.5) for w, after in pairs)
@@ -207,10 +195,7 @@ def paired_vectors(network: SplitNetwork) -> PairedVectors:
 
 
 def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
-    """Return the constants M_k = σ'_k^(2/L') − σ_k^(2/L) of the initial network, of shape (…, k).
-
-    Eq. (43) of the FedDecorr paper (ICLR), Eq. (29) of CCFC++; ``head_depth`` is L'.
-    """
+    """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0: Eq. (43) (ICLR), Eq. (29) of CCFC++."""
     pairs = paired_vectors(start)
     return pairs.head_values ** (2 / head_depth) - pairs.values ** (2 / start.depth)
 
@@ -221,12 +206,7 @@ def theorem_rates(
     """Return dσ_k/dt by the theorems, of shape (…, k); see the module's formula.
 
     Eq. (32) of the FedDecorr paper (ICLR), whose drive B is N · G, and Eq. (7) of CCFC++, with Q̄.
-
-    Args:
-        network: The network.
-        constants: M_k of ``depth_offsets``, of shape (…, k).
-        driving: Drive B, of shape (…, outputs, inputs).
-        head_depth: Number L' of the head's layers.
+    ``constants`` are M_k of ``depth_offsets``, ``driving`` is B, ``head_depth`` is L'.
     """
     pairs, depth = paired_vectors(network), network.depth
     # The sum may be negative if the assumptions do not hold; the head's value is then 0.
@@ -236,20 +216,14 @@ def theorem_rates(
 
 
 def rates_without_alignment(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, which does not assume alignment.
-
-    Eq. (40) of the FedDecorr paper (ICLR), third line; B is ``driving``.
-    """
+    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, Eq. (40), line 3: without alignment."""
     pairs = paired_vectors(network)
     along = pairs.along(pairs.left, network.head.mT @ driving)
     return network.depth * pairs.values ** (2 - 2 / network.depth) * along
 
 
 def exact_rates(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k for the encoder's product Π, without any assumption.
-
-    Eq. (10) of the FedDecorr paper (ICLR); ``driving`` is the drive B.
-    """
+    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k, Eq. (10), without assumptions; Π is the encoder."""
     encoder = network.layers[: network.depth]
     velocities = layer_velocities(encoder, network.head.mT @ driving)
     first, *others = (

@@ -41,11 +41,8 @@ class LabelledData(NamedTuple):
 class ClusteredData(NamedTuple):
     """A client's data with pseudo-labels, and the frozen global model's predictions; float64.
 
-    Attributes:
-        inputs: X of shape (…, inputs, samples).
-        members: One-hot pseudo-labels of shape (…, clusters, samples).
-        global_predictions: Pᵍ of shape (…, representation, samples).
-        lam: Weight λ of the model-contrastive term.
+    They are X (…, inputs, samples), one-hot ``members`` (…, clusters, samples) and Pᵍ (…,
+    representation, samples); ``lam`` is the weight λ of the model-contrastive term.
     """
 
     inputs: Tensor
@@ -58,10 +55,7 @@ class ClusteredData(NamedTuple):
 
 
 def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Return y − γ, labels minus softmax outputs, of shape (…, classes, samples).
-
-    γ is Eq. (34) of the FedDecorr paper (ICLR).
-    """
+    """Return y − γ, labels minus softmax outputs (Eq. (34), ICLR), as (…, classes, samples)."""
     return data.labels - torch.softmax(product(network.layers) @ data.inputs, dim=-2)
 
 
@@ -78,10 +72,8 @@ def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
 
     Eqs. (32) and (33) of the FedDecorr paper (ICLR). N is the number of samples, μ_c the share of
     class c, e_c its one-hot vector, γ̄_c and X̄_c its mean softmax output and mean input. Eq. (45)
-    claims that N · G is (y − γ) Xᵀ; it lacks the covariance of outputs and inputs within classes.
-
-    Returns:
-        Tensor of shape (…, classes, inputs); classes without samples add nothing.
+    claims that N · G is (y − γ) Xᵀ, of shape (…, classes, inputs); it lacks the covariance of
+    outputs and inputs within classes.
     """
     samples_of = data.labels.sum(dim=-1)  # (…, classes)
     averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
@@ -98,16 +90,9 @@ def contrastive_drive(
 ) -> Tensor:
     """Compute Q̄ of CCFC++, the contrastive loss's negative gradient by predictor · encoder.
 
-    Eqs. (8) and (15) of the CCFC++ paper, for the loss of Eq. (2).
-
-    Args:
-        network: Encoder and predictor (the head).
-        data: Data of the clients.
-        jacobian: ``full``: exact; ``diagonal``: as printed, (1 − p̂²) / ‖p‖ for each entry.
-        latent_weight: ``appendix``: the weight that Eq. (2) gives; ``main text``: 1/n_c.
-
-    Returns:
-        Tensor of shape (…, representation, inputs).
+    Eqs. (8) and (15) of the CCFC++ paper, of shape (…, representation, inputs). It is exact for the
+    loss of Eq. (2) with the ``full`` Jacobian and the ``appendix``'s weights. As printed, the
+    Jacobian is ``diagonal``: (1 − p̂²) / ‖p‖ for each entry.
     """
     latents = network.encoder @ data.inputs
     predictions = network.head @ latents
@@ -126,10 +111,10 @@ def contrastive_drive(
 def _prediction_gradients(
     latents: Tensor, data: ClusteredData, latent_weight: LatentWeight
 ) -> Tensor:
-    """Return −k ∂ℓ/∂p̂ = (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ, a column for each sample.
+    """Return −k ∂ℓ/∂p̂ = (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ (CCFC++'s Eq. (16)), a column per sample.
 
-    Eq. (16) of the CCFC++ paper: k clusters; ẑ, p̂ and p̂ᵍ are normalised latents, predictions and
-    the global model's predictions; n_c and j are the size and members of the sample's cluster.
+    Latents ẑ, predictions p̂ and the global model's p̂ᵍ are normalised; of k clusters, the sample's
+    has the size n_c and the members j.
     """
     sizes = data.members.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = 1 / sizes**2 if latent_weight == "appendix" else 1 / sizes
@@ -150,10 +135,9 @@ def one_hot(labels: Tensor, count: int) -> Tensor:
 def _draw_points(
     means: Tensor, labels: Tensor, spread: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw normal points around means; return (clients, draws, inputs, samples) and one-hot labels.
+    """Draw normal points around ``means`` (draws, inputs, count); also return one-hot labels.
 
-    ``means`` has the shape (draws, inputs, count), ``spread`` is the standard deviation, and
-    ``labels``, of shape (clients, samples), hold for all draws.
+    ``labels`` (clients, samples), which are the same for all draws, choose each point's mean.
     """
     draws, _, count = means.shape
     members = one_hot(labels, count).unsqueeze(1).expand(-1, draws, -1, -1)
@@ -164,17 +148,11 @@ def _draw_points(
 def labelled_data(
     draws: int, classes_held: Sequence[int], spread: float, generator: torch.Generator
 ) -> LabelledData:
-    """Draw the data of clients that have different numbers of classes.
+    """Draw the data of clients with different numbers of classes, of leading axes (clients, draws).
 
-    Args:
-        draws: Number of independent problems; all clients of a problem share its class means.
-        classes_held: Each client's number m of classes, 1 to ``CLASSES``: it has as many samples of
-            each of the first m classes.
-        spread: Standard deviation around the class means.
-        generator: Source of random numbers.
-
-    Returns:
-        Data with the leading axes (clients, draws).
+    ``classes_held`` has each client's number m of classes, 1 to ``CLASSES``: equally many samples
+    of each of the first m. All clients of a draw share its class means, around which ``spread`` is
+    the standard deviation.
     """
     means = normal(generator, draws, INPUTS, CLASSES)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
@@ -192,15 +170,10 @@ def aligned_start(
     """Make random networks that are balanced, and whose head is aligned with the encoder.
 
     Aligned: the head's right singular vectors are the encoder's left ones. They stay so under
-    gradient flow if M_k is the same for all k: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
-
-    Args:
-        draws: Number of networks, along a leading axis.
-        depths: Numbers of layers of encoder (L) and head (L').
-        outputs: Number of outputs, k or more.
-        values: The encoder's singular values, positive, descending, of shape (k,).
-        constants: M_k = σ'_k^(2/L') − σ_k^(2/L), of shape (k,) or one number for all k.
-        generator: Source of random numbers.
+    gradient flow if ``constants``, M_k = σ'_k^(2/L') − σ_k^(2/L), is one number for all k:
+    W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved. ``depths`` are the numbers of layers of encoder
+    (L) and head (L'), ``values`` the encoder's singular values σ_k, positive, descending, of shape
+    (k,). There must be k outputs or more.
     """
     depth, head_depth = depths
     rank = len(values)
@@ -235,19 +208,10 @@ def clustered_data(
 ) -> ClusteredData:
     """Draw clients' data by CCFC++'s degree of skew p, with the global model's pseudo-labels.
 
-    Pseudo-labels are Eq. (1) of the CCFC++ paper: the nearest centroid in the representation;
-    centroids are the representations of the true cluster means.
-
-    Args:
-        start: Global model, from which local training starts, with a leading axis of draws.
-        skews: Degree p of each client: the share of samples that come from one true cluster, while
-            the others come from all in equal parts.
-        spread: Standard deviation around the true cluster means.
-        lam: Weight λ of the model-contrastive term.
-        generator: Source of random numbers.
-
-    Returns:
-        Data with the leading axes (clients, draws).
+    ``skews`` has the p of each client: this share of its samples comes from one true cluster, the
+    rest from all in equal parts. Pseudo-labels, Eq. (1), are the nearest centroids in the
+    representation by ``start``, the global model, with a leading axis of draws; centroids are the
+    representations of the true means. The data have the leading axes (clients, draws).
     """
     means = normal(generator, start.encoder.shape[0], INPUTS, CLUSTERS)
     own = [round(p * SAMPLES) for p in skews]

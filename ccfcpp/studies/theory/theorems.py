@@ -71,7 +71,7 @@ def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[
     as_printed = "Eq. (32) as printed, all samples of a class alike; L = 2"
     spread = f"Eq. (32) as printed, with N G; spread {SPREAD} within classes; worst of L"
     in_place = "Eq. (44), with (y - softmax) X^T in place of N G; worst of L"
-    found = [
+    statements = [
         about_rates(as_printed, _rates_as_printed(alike, data), alike),
         worst_rates(spread, printed, paths),
         worst_rates(in_place, derived, paths),
@@ -80,7 +80,7 @@ def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[
         *_check_assumptions(randomness),
         *_check_few_classes(randomness),
     ]
-    return found, path_rows(paths, {"equation_32": printed, "equation_44": derived})
+    return statements, path_rows(paths, {"equation_32": printed, "equation_44": derived})
 
 
 def _simulate_classification(
@@ -208,7 +208,7 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
     drive = contrastive_drive(deep.network, deep_data)
     as_printed = "Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15); worst of L1"
     two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
-    found = [
+    statements = [
         worst_rates(as_printed, printed, paths),
         worst_rates("Eq. (7) with the full Jacobian; worst of L1", full, paths),
         worst_rates("the same with 1/n_c, as below Eq. (8); worst of L1", other, paths),
@@ -217,7 +217,7 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
         *_check_gradient(*drawn[DEPTHS.index(2)]),
         *_check_skew(randomness),
     ]
-    return found, path_rows(paths, {"equation_7": printed, "equation_7_full_jacobian": full})
+    return statements, path_rows(paths, {"equation_7": printed, "equation_7_full_jacobian": full})
 
 
 def _simulate_clustering(
@@ -290,11 +290,7 @@ def _mean_rank(matrices: Tensor) -> float:
 def _mean_growing(values: Tensor) -> Tensor:
     """Count singular values that grow by more than a tenth of the fastest one's growth.
 
-    Args:
-        values: Singular values along a path, of shape (times, clients, draws, k).
-
-    Returns:
-        Mean count over draws, of shape (clients,).
+    Values along a path (times, clients, draws, k) give mean counts over draws, of shape (clients,).
     """
     growth = values[-1] - values[0]
     grown = growth > 0.1 * growth.amax(dim=-1, keepdim=True)
@@ -315,20 +311,18 @@ _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list
 def verify_statements(
     seed: int, note: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
-    """Check the theorems by simulation.
-
-    Args:
-        seed: Seed of all random numbers.
-        note: Called with the name of each subject, such as ``FedDecorr, Theorem 1``, before it.
+    """Check the theorems by simulation; ``note`` is called with the name of each before its check.
 
     Returns:
         The statements by subject, and the rows of each CSV file by its name without the suffix.
     """
-    found: dict[str, list[Statement]] = {}
+    statements: dict[str, list[Statement]] = {}
     tables: dict[str, list[Row]] = {"statements": []}
     for subject, (name, check) in _CHECKS.items():
         note(subject)
-        found[subject], rows = check(Randomness(seed))
-        tables["statements"] += [{"subject": subject} | each.as_json() for each in found[subject]]
+        statements[subject], rows = check(Randomness(seed))
+        tables["statements"] += [
+            {"subject": subject} | each.as_json() for each in statements[subject]
+        ]
         tables |= {name: rows} if name else {}
-    return found, tables
+    return statements, tables

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
+from ccfcpp.clustering.evaluation.server import (
+    CellsServerWork,
+    EvaluationExchanges,
+    EvaluationMessage,
+)
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, sum_by_group
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split_cells
 from ccfcpp.core.config import Tree
@@ -188,7 +192,7 @@ def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
 
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK, QUESTION = MoveHalves(Exchanges.about(Nothing).cells), Question(None)
+WORK, QUESTION = CellsServerWork(EvaluationExchanges.about(Nothing).cells), EvaluationMessage(None)
 
 
 def sums(first: float, *counts: float) -> ClusterSums:

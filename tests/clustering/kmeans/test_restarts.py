@@ -13,8 +13,14 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
-from ccfcpp.clustering.kmeans.restarts import STEPS, MoveTrials, Trials, between, trial_works
-from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
+from ccfcpp.clustering.kmeans.restarts import (
+    STEPS,
+    MoveTrials,
+    Trials,
+    between_cluster_variance,
+    trial_works,
+)
+from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard_weights
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
@@ -74,7 +80,7 @@ def test_scatter_between_and_squared_error_add_up(seed: int) -> None:
         errors.append(error)
     total = ClusterSums(torch.from_numpy(np.stack(sums)), torch.tensor(counts).double())
     whole = float(((points - points.mean(axis=0)) ** 2).sum())
-    found = len(points) * between(total, STARTS).numpy()
+    found = len(points) * between_cluster_variance(total, STARTS).numpy()
     np.testing.assert_allclose(found + errors, whole, rtol=1e-9)
 
 
@@ -93,7 +99,7 @@ def test_a_start_does_not_win_by_points_that_others_keep_back() -> None:
     """Five points of the second cluster of the first start are kept back, and it is better."""
     means = torch.tensor([[0.0], [10.0], [0.6], [9.4]], dtype=torch.float64)
     counts = torch.tensor([10.0, 5.0, 10.0, 10.0], dtype=torch.float64)
-    better, other = between(ClusterSums(means * counts[:, None], counts), 2)
+    better, other = between_cluster_variance(ClusterSums(means * counts[:, None], counts), 2)
     assert better > other
     assert 15 * better < 20 * other
 
@@ -148,5 +154,5 @@ def test_with_noise_there_is_one_start(level: str) -> None:
         run = experiment("fed-km", points, owners, K, tree)
         first = run.algorithm.plan(run.algorithm.initial_state(run.randomness))[0]
         assert sum(work.exchange.name == "trials" for work in first) == tried
-    assert ExactMeans(run.evaluator.problem, hard, 10).starts == 1
-    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard, 10).starts == 10
+    assert ExactMeans(run.evaluator.problem, hard_weights, 10).starts == 1
+    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard_weights, 10).starts == 10

@@ -20,7 +20,7 @@ Way = Callable[..., Clustering]
 
 def on_a_device(points: Tensor, k: int, *, seed: int, **given: Any) -> Clustering:
     """By batched products, as on an accelerator."""
-    weights, starts = given.get("weights"), given.get("starts")
+    weights, starts = given.get("weights"), given.get("init")
     (found,) = server._kmeans_on_device(
         [points],
         [server._weights_of(points, weights)],
@@ -72,7 +72,7 @@ def test_groups_are_found_far_from_the_origin(kmeans: Way, far: float) -> None:
     order = nearest(far + centres, found.centroids)
     assert found.sizes[order].tolist() == [50, 70, 90]
     assert found.inertia == pytest.approx(0.09 * 2 * len(labels), rel=0.3)
-    started = kmeans(points, 3, seed=1, starts=far + centres)
+    started = kmeans(points, 3, seed=1, init=far + centres)
     torch.testing.assert_close(started.centroids, found.centroids[order])
 
 
@@ -113,7 +113,7 @@ def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
     weights = torch.arange(samples).remainder(3) + 1.0 if weighted else torch.ones(samples)
     starts = points[torch.randperm(samples, generator=Randomness(seed).generator("order"))[:k]]
     expected = lloyd(points.double(), starts.double(), weights.double())
-    found = kmeans(points, k, seed=seed, weights=weights if weighted else None, starts=starts)
+    found = kmeans(points, k, seed=seed, weights=weights if weighted else None, init=starts)
     # Each in the place of the start that it comes from.
     torch.testing.assert_close(found.centroids, expected, atol=1e-5, rtol=0)
 
@@ -125,7 +125,7 @@ def test_the_order_of_the_points_does_not_matter(kmeans: Way, seed: int) -> None
     points = normal(seed, 60, 3)
     order = torch.randperm(60, generator=Randomness(seed).generator("order"))
     starts = points[:4].clone()
-    first, second = (kmeans(some, 4, seed=0, starts=starts) for some in (points, points[order]))
+    first, second = (kmeans(some, 4, seed=0, init=starts) for some in (points, points[order]))
     assume(len(first.centroids) == 4)  # where a cluster runs empty faiss splits another at random
     torch.testing.assert_close(first.centroids, second.centroids, rtol=1e-4, atol=1e-4)
     assert first.sizes.tolist() == second.sizes.tolist()
@@ -140,7 +140,7 @@ def test_given_starts_leave_no_draw(kmeans: Way) -> None:
     points = torch.tensor([[0.0], [1.0], [50.0], [51.0], [90.0], [91.0]])
     starts = torch.tensor([[0.0], [1.0], [70.0]])
     for seed in range(5):
-        found = kmeans(points, 3, seed=seed, starts=starts)
+        found = kmeans(points, 3, seed=seed, init=starts)
         assert found.centroids.tolist() == [[0.0], [1.0], [70.5]]
         assert found.inertia == pytest.approx(2 * 20.5**2 + 2 * 19.5**2)
 
@@ -148,7 +148,7 @@ def test_given_starts_leave_no_draw(kmeans: Way) -> None:
 @both
 def test_one_iteration_from_given_starts(kmeans: Way) -> None:
     points = torch.tensor([[0.0], [4.0], [5.0], [20.0]])
-    found = kmeans(points, 2, seed=0, iterations=1, starts=torch.tensor([[0.0], [5.0]]))
+    found = kmeans(points, 2, seed=0, iterations=1, init=torch.tensor([[0.0], [5.0]]))
     assert found.centroids.tolist() == [[0.0], [pytest.approx(29 / 3)]]
 
 

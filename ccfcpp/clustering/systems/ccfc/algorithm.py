@@ -3,8 +3,9 @@
 Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
 Decorrelation*, Section III. CCFC is CCFC++ with η = 0.
 
-A run has two phases. In the pre-training rounds (which the paper leaves out and the authors' code
-has) clients learn from random views, without clusters. In each cluster-contrastive round a client
+A run has two phases. In the pre-training rounds (not in the paper, but in the authors' code)
+clients learn from random views of images, without clusters. In each cluster-contrastive round a
+client
 
 1. labels its images with the nearest global centroid of the global model's representations,
 2. trains on Eq. (10) with these pseudo-labels,
@@ -13,8 +14,8 @@ has) clients learn from random views, without clusters. In each cluster-contrast
 the server averages the models by the clients' sizes and clusters all local centroids into k global
 ones.
 
-That is with local steps. In synchronised steps (``synchronised``) the losses
-are over the batches of all clients. Pre-training may also be Fed-SCAN's: by neighbours.
+That is the default, local steps. In synchronised steps (module ``synchronised``) each loss is over
+the batches of all clients. Pre-training may also be that of Fed-SCAN, on pairs of neighbours.
 """
 
 from collections.abc import Sequence
@@ -35,14 +36,14 @@ from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.systems.ccfc.messages import local_training_exchange, refinement_exchange
 from ccfcpp.clustering.systems.ccfc.network import NeighbourModel, make_model
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
-from ccfcpp.clustering.systems.ccfc.schedule import Schedule, training_of
+from ccfcpp.clustering.systems.ccfc.schedule import Schedule, training_settings
 from ccfcpp.clustering.systems.ccfc.server import (
     CentroidAggregation,
     HeadCentroids,
     ModelAggregation,
 )
 from ccfcpp.clustering.systems.ccfc.synchronised import SynchronisedTraining
-from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan, config_of
+from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan, scan_settings
 from ccfcpp.clustering.systems.fed_scan.messages import CENTRES
 from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
@@ -63,42 +64,42 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
     def __init__(self, problem: Problem) -> None:
         config = problem.config
         self.problem = problem
-        self.training = training_of(config)
+        self.training = training_settings(config)
         self.centroids = config.section(CentroidConfig)
-        self.points_travel = self.centroids.search == "k-means"
-        # In synchronised steps, and where centroids are sums, the global model is the only one.
+        self.sends_centroids = self.centroids.search == "k-means"
+        # With synchronised steps, or sums instead of centroids, all clients have the global model.
         local = self.training.steps == "local" and self.centroids.encoder == "local"
-        one_model = not (local and self.points_travel)
+        one_model = not (local and self.sends_centroids)
         first = self.centroids.first_encoder == "global"
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = partial(make_model, config, problem.image_shape)
-        self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
+        self.rule = CentroidRule(self.centroids, problem.clusters * self._centroids_per_cluster())
         with_centroids = not self.schedule.from_global
         self.pretraining = local_training_exchange("pre-training", with_centroids)
         self.contrast = local_training_exchange("cluster contrast", with_centroids)
         self.refinement = refinement_exchange(self.rule.unit_length)
-        # The global model's representations serve the scores and the clients of this process.
+        # The clients of this process and the computation of scores share these representations.
         precision = config.section(ComputeConfig).precision
         self.global_model = GlobalModel(
             FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
         )
         by_neighbours = self.training.pretraining == "neighbours"
-        self.scored_every = config_of(problem).period if by_neighbours else 1
+        self.scored_every = scan_settings(problem).period if by_neighbours else 1
         self.by_angle = self.centroids.assignment == "cosine"
-        self.by_model = self.global_model.of_other
+        self.by_model = self.global_model.latents_by
 
-    def _overclustering(self) -> int:
-        """Return how many centroids each cluster has: the over-clusters of the head, or 1."""
-        # k-means finds new centroids in each round, which nothing would merge.
-        if self.training.pretraining == "siamese" or self.points_travel:
+    def _centroids_per_cluster(self) -> int:
+        """Return the number of centroids per cluster: 1, or that of the head's over-clusters."""
+        # k-means would find new centroids in each round, without a merge.
+        if self.training.pretraining == "siamese" or self.sends_centroids:
             return 1
-        return config_of(self.problem).overclustering
+        return scan_settings(self.problem).overclustering
 
     @cached_property
-    def start(self) -> FedScan | None:
-        """Pre-training by neighbours with Fed-SCAN's steps; None with siamese pre-training."""
+    def neighbour_pretraining(self) -> FedScan | None:
+        """Fed-SCAN, which does the pre-training by neighbours; None with siamese pre-training."""
         if self.training.pretraining == "siamese":
             return None
         precision = rounding_dtype(
@@ -109,7 +110,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def synchronised(self) -> SynchronisedTraining | None:
-        """Training in synchronised steps; None with local steps."""
+        """The training in synchronised steps; None with local steps."""
         if self.training.steps == "local":
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
@@ -119,41 +120,47 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return state.public
 
     def describe(self) -> dict[str, object]:
-        """Return the settings of this system that a summary of the run shows."""
-        found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
-        if self.synchronised and not self.points_travel:
-            found["sends"] = "sums of statistics and gradients"
-        return found
+        """Return what a summary of the run shows: pre-training rounds, and what clients send."""
+        shown: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
+        if self.synchronised and not self.sends_centroids:
+            shown["sends"] = "sums of statistics and gradients"
+        return shown
 
     def summarize(self, state: EncoderState) -> dict[str, object]:
         """Return the number of clusters that pre-training chose, if k was not given."""
-        return self.start.summarize(state) if self.start else {}
+        return self.neighbour_pretraining.summarize(state) if self.neighbour_pretraining else {}
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """Return a model with random weights and without centroids."""
+        """Return the state before the first round: random weights, and no centroids."""
         generator = randomness.generator("model")
-        make = self.start.make_network if self.start else self.make_model
-        groups = self.start.single_groups() if self.start else None
+        make = (
+            self.neighbour_pretraining.make_network
+            if self.neighbour_pretraining
+            else self.make_model
+        )
+        groups = self.neighbour_pretraining.single_groups() if self.neighbour_pretraining else None
         return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: EncoderState) -> bool:
         """Return whether images can be assigned: by centroids, or by the pre-training head."""
-        if self.start and _has_head(state):
-            return self.start.knows_clusters(state)
+        if self.neighbour_pretraining and _has_head(state):
+            return self.neighbour_pretraining.knows_clusters(state)
         return state.centroids is not None
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Return a round's exchanges: training, then centroids and refinement if configured."""
-        pretrains = self.schedule.pretrains(number)
+        pretrains = self.schedule.is_pretraining(number)
         works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
-            # Without pre-training, or where no client sent centroids in its last round.
-            works.append(self._find(_has_head(state)))
+            # There was no pre-training, or no client sent centroids in its last round.
+            works.append(self._centroid_search(_has_head(state)))
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
-            by_head = pretrains and self.start is not None
-            if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
-                works.append(self._find(by_head))
+            by_head = pretrains and self.neighbour_pretraining is not None
+            if by_head or (
+                self.schedule.global_model_gives_centroids(number) and self.sends_centroids
+            ):
+                works.append(self._centroid_search(by_head))
             works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
 
@@ -164,33 +171,33 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     def _training(self, number: int) -> Sequence[AnyServerWork]:
         """Return the training exchanges of a round."""
-        pretrains = self.schedule.pretrains(number)
-        if pretrains and self.start:
-            return self.start.training(number)
+        pretrains = self.schedule.is_pretraining(number)
+        if pretrains and self.neighbour_pretraining:
+            return self.neighbour_pretraining.training_exchanges(number)
         if self.synchronised:
             works = self.synchronised
             return works.pretraining_works() if pretrains else works.contrast_works(number)
         exchange = self.pretraining if pretrains else self.contrast
-        with_centroids = self.schedule.trained_give_centroids(number)
+        with_centroids = self.schedule.local_models_give_centroids(number)
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
-    def _find(self, by_head: bool) -> AnyServerWork:
-        """Return the exchange for centroids: means of the head's clusters, or k-means."""
+    def _centroid_search(self, by_head: bool) -> AnyServerWork:
+        """Return the exchange that finds centroids: means of the head's clusters, or k-means."""
         latent = self.model.latent
         if by_head:
             return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
         return CentroidAggregation(self.rule, latent)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: training, centroids, and sums for their refinement."""
+        """Return the client side: training, centroids, and sums that refine them."""
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
-        if self.points_travel:
+        if self.sends_centroids:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
             wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
             works.append(threaded([own] * choose_threads(wanted, context.together, device)))
-        if self.start:
-            works += self.start.client_works(context)
-            works.append(SumMembers(CENTRES, self._of_head, context))
+        if self.neighbour_pretraining:
+            works += self.neighbour_pretraining.client_works(context)
+            works.append(SumMembers(CENTRES, self._members_by_head, context))
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(context))
         cohort = self._cohort(context)
@@ -215,18 +222,20 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         )
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Return a client's points (samples, d), the centroid of each, and how many there are."""
         latents = self.represent(message, client)
         centroids = required_centroids(message.centroids)
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
-    def _of_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Return the latents of a client, and the head's over-cluster of each."""
-        assert self.start
-        latents = self.start.space.latents(message, client)
-        clusters = self.start.space.predictions(message, client).argmax(dim=1)
+    def _members_by_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Return a client's latents, the head's over-cluster of each, and their number."""
+        assert self.neighbour_pretraining
+        latents = self.neighbour_pretraining.space.latents(message, client)
+        clusters = self.neighbour_pretraining.space.predictions(message, client).argmax(dim=1)
         return latents, clusters, self.rule.clusters
 
     def _cohort(self, context: ClientContext) -> Cohort:
+        """Return how many clients are trained at the same time, and in how many threads."""
         problem = self.problem
         batch = min(self.training.batch_size, context.largest)
         views = 2 if self.training.pretrain_rounds else 1
@@ -235,7 +244,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return choose_cohort(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:
-        """Return the mean of each cluster's centroids, of shape (k, latent)."""
+        """Return the mean of each cluster's centroids, (k, latent); None if there are none yet."""
         if state.centroids is None or state.groups is None:
             return state.centroids
         groups = state.groups.to(state.centroids.device)
@@ -245,27 +254,23 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
     def probabilities(self, known: EncoderState, client: Client) -> Tensor | None:
-        """Return the head's probabilities in pre-training by neighbours; None later."""
-        if self.start and _has_head(known):
-            return self.start.probabilities(known, client)
+        """Return the head's probabilities (samples, k); None if the model has no head."""
+        if self.neighbour_pretraining and _has_head(known):
+            return self.neighbour_pretraining.probabilities(known, client)
         return None
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the cluster of each image by the global model and the global centroids.
-
-        Returns:
-            int64 tensor of shape (samples,).
-        """
-        if self.start and _has_head(state):
-            return self.start.assign(state, client)
+        """Return each image's cluster, by the head or the nearest centroid: int64 (samples,)."""
+        if self.neighbour_pretraining and _has_head(state):
+            return self.neighbour_pretraining.assign(state, client)
         seen = self.global_model.representations(state.model, state.version, client)
-        found = self.rule.assign(seen.latents, required_centroids(state.centroids))
-        return found if state.groups is None else state.groups.to(found.device)[found]
+        labels = self.rule.assign(seen.latents, required_centroids(state.centroids))
+        return labels if state.groups is None else state.groups.to(labels.device)[labels]
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the global model's latents z, of shape (samples, latent)."""
-        if self.start and _has_head(state):
-            return self.start.represent(state, client)
+        if self.neighbour_pretraining and _has_head(state):
+            return self.neighbour_pretraining.represent(state, client)
         return self.global_model.representations(state.model, state.version, client).latents
 
 

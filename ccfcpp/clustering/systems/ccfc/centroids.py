@@ -1,4 +1,4 @@
-"""Local and global centroids, computed from representations."""
+"""k-means on representations, at the clients and at the server."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 
 
 class CentroidRule:
-    """Rule that maps representations to centroids and labels."""
+    """Settings of k-means on representations, with the functions that use them."""
 
     def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config
@@ -29,11 +29,11 @@ class CentroidRule:
 
     @property
     def unit_length(self) -> bool:
-        """Whether the representations that are clustered are normalised."""
+        """Whether representations are scaled to length 1 before clustering."""
         return self.config.assignment == "cosine"
 
     def points(self, latents: Tensor) -> Tensor:
-        """Return the representations to cluster, normalised for cosine similarity."""
+        """Return the points to cluster: the latents, scaled to length 1 for cosine similarity."""
         return F.normalize(latents, dim=1) if self.unit_length else latents
 
     def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
@@ -52,32 +52,31 @@ class CentroidRule:
             least: The fewest images over which a client sends a centroid.
 
         Returns:
-            Centroids, as many as samples for a client with fewer than k; or a refusal for a client
-            whose representations hold NaN or Inf: its model has diverged; or for one all of whose
-            clusters are too small.
+            For each client its centroids, k or fewer; or a refusal if its representations hold
+            NaN or Inf, since its model has diverged, or if all its clusters are too small.
         """
         points = [self.points(own) for own in latents]
-        usable = [place for place, own in enumerate(points) if bool(torch.isfinite(own).all())]
+        finite = [i for i, own in enumerate(points) if bool(torch.isfinite(own).all())]
         with section("k-means: clients"):
-            found = kmeans_of_each(
-                [points[place] for place in usable],
+            clusterings = kmeans_of_each(
+                [points[i] for i in finite],
                 self.clusters,
-                seeds=[sources[place].integer("k-means") for place in usable],
+                seeds=[sources[i].integer("k-means") for i in finite],
                 restarts=self.config.restarts,
                 iterations=self.config.iterations,
             )
         refused = RefusedUpdateError("its representations hold NaN or Inf")
         updates: list[CentroidUpdate | RefusedUpdateError] = [refused] * len(points)
-        for place, own in zip(usable, found, strict=True):
-            updates[place] = _with_enough(own, least)
+        for i, clustering in zip(finite, clusterings, strict=True):
+            updates[i] = _drop_small_clusters(clustering, least)
         return updates
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
-        """Run k-means at the server over all uploaded centroids."""
+        """Run k-means over all clients' centroids; return at most k global ones, (k, latent)."""
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
         with section("k-means: server"):
-            found = kmeans(
+            clustering = kmeans(
                 points,
                 self.clusters,
                 seed=randomness.integer("k-means"),
@@ -85,12 +84,12 @@ class CentroidRule:
                 iterations=self.config.iterations,
                 weights=sizes if self.config.server_weights == "sizes" else None,
             )
-        return found.centroids.float()
+        return clustering.centroids.float()
 
 
-def _with_enough(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
-    """Return the centroids with at least ``least`` images; a refusal if there is none."""
-    enough = found.sizes >= least
+def _drop_small_clusters(clustering: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
+    """Return the centroids of at least ``least`` images; a refusal if there is none."""
+    enough = clustering.sizes >= least
     if not bool(enough.any()):
         return RefusedUpdateError(f"none of its clusters has {least} images")
-    return CentroidUpdate(found.centroids[enough].float(), found.sizes[enough])
+    return CentroidUpdate(clustering.centroids[enough].float(), clustering.sizes[enough])

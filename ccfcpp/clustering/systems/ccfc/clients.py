@@ -1,4 +1,4 @@
-"""The clients' work in CCFC and CCFC++: local training and local centroids."""
+"""Client side of CCFC and CCFC++: local training and local centroids."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from ccfcpp.clustering.kmeans.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.systems.ccfc.local_training import Trained
+from ccfcpp.clustering.systems.ccfc.local_training import TrainingResult
 from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS, TrainingUpdate
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.clustering.systems.ccfc.schedule import Schedule
@@ -20,35 +20,37 @@ from ccfcpp.models.steps import Training, train_side_by_side
 
 @dataclass(frozen=True)
 class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
-    """Local training, and the centroids of the trained models' representations.
+    """Client side of local training, followed by k-means on the trained models' representations.
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
-        beginnings: Start the training of each client of a cohort; with True the trained
-            model also sees the images.
+        beginnings: One function for each client of a cohort (the clients that are trained at the
+            same time), which prepares its training; with True the training also returns latents.
         rule: Maps representations to centroids.
-        schedule: Decides which rounds end with such centroids.
+        schedule: Tells which rounds end with centroids.
         least: The fewest images over which a client sends a centroid.
         device: Device of the training.
     """
 
     exchange: Exchange[EncoderState, TrainingUpdate]
-    beginnings: Sequence[Callable[[EncoderState, Client, Randomness, bool], Training[Trained]]]
+    beginnings: Sequence[
+        Callable[[EncoderState, Client, Randomness, bool], Training[TrainingResult]]
+    ]
     rule: CentroidRule
     schedule: Schedule
     least: int
     device: torch.device
 
     @property
-    def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
+    def cohort(self) -> int:  # type: ignore[override] # a constant in the base class
         """Number of clients that are trained side by side."""
         return len(self.beginnings)
 
     def local_updates(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[TrainingUpdate | RefusedUpdateError]:
-        """Train each client; where due, cluster the trained model's representations."""
-        with_centroids = self.schedule.trained_give_centroids(task.round)
+        """Train each client; if the round asks for it, cluster its latents by the new model."""
+        with_centroids = self.schedule.local_models_give_centroids(task.round)
         begun = [
             train(message, client, randomness, with_centroids)
             for train, client in zip(self.beginnings, clients, strict=False)
@@ -60,16 +62,16 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
             sources = [randomness.of_client(client.id) for client in clients]
             local = self.rule.local_centroids(latents, sources, self.least)
         return [
-            found
-            if isinstance(found, RefusedUpdateError)
-            else TrainingUpdate(own.model, len(client), own.loss, found)
-            for client, own, found in zip(clients, trained, local, strict=True)
+            centroids
+            if isinstance(centroids, RefusedUpdateError)
+            else TrainingUpdate(own.model, len(client), own.loss, centroids)
+            for client, own, centroids in zip(clients, trained, local, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
-    """Clients' k-means on the *global* model's representations."""
+    """Client side of local k-means on representations by the *global* model."""
 
     model: GlobalModel
     rule: CentroidRule

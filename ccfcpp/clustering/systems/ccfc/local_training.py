@@ -19,7 +19,7 @@ from ccfcpp.clustering.systems.ccfc.losses import (
 )
 from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel, represent
-from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_of
+from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_settings
 from ccfcpp.core.config import ComputeConfig, ViewsConfig
 from ccfcpp.core.profiling import section
 from ccfcpp.core.progress import report_images
@@ -34,12 +34,12 @@ from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, make_
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Result of a client's local training.
 
     Attributes:
-        model: A copy of its weights and buffers.
-        loss: Mean loss of its batches; None for one that has no batch of two samples.
+        model: A copy of the trained model's weights and buffers.
+        loss: Mean loss of the batches; None if the client has no batch of two samples.
         latents: The model's latents of the client's images, of shape (samples, latent); None
             if they are not needed.
     """
@@ -55,12 +55,12 @@ def pretraining_loss(
     references: tuple[Tensor, Tensor] | None,
     weights: LossConfig,
 ) -> Tensor:
-    """Return SimSiam's loss with the model-contrastive term, and decorrelation if it has weight.
+    """Return the pre-training loss: SimSiam's, plus the model-contrastive and decorrelation terms.
 
     Args:
-        latents: z of two views of each image, each of shape (batch, latent).
-        predictions: p of both, of the same shape.
-        references: The global model's predictions; None if λ is 0.
+        latents: Latents z of two views of each image, each of shape (batch, latent).
+        predictions: Predictions p of both views, of the same shape.
+        references: The global model's predictions of both views; None if their weight λ is 0.
         weights: Weights of the terms.
 
     Returns:
@@ -77,9 +77,10 @@ def pretraining_loss(
 
 
 class ContrastiveTrainer:
-    """A network that trains one client after another, beside the frozen global one.
+    """A network and its optimizer, which train one client after another.
 
-    Its methods prepare a client's training at once; what they return runs it.
+    ``pretrain`` and ``contrast`` return generators: each step of one is a training step. The
+    argument ``with_latents`` says whether the result holds the trained model's latents.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ContrastiveTrainer:
         self.global_model = global_model
         self.rule = rule
         self.model = config.section(ModelConfig)
-        self.training = training_of(config)
+        self.training = training_settings(config)
         self.loss = config.section(LossConfig)
         self.views = config.section(ViewsConfig)
         self.network = FlatNetwork(
@@ -109,16 +110,16 @@ class ContrastiveTrainer:
         self.contrasting = Step(self._contrast_step, whole, self.inputs)
 
     def pretrain(
-        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
-    ) -> Training[Trained]:
-        """Prepare contrastive pre-training on two random views of each image.
+        self, message: EncoderState, client: Client, randomness: Randomness, with_latents: bool
+    ) -> Training[TrainingResult]:
+        """Pre-train on two random views of each image, starting from the global model.
 
-        Training starts from the global model, at first from weights of the client's own.
+        In the first round, each client may instead start from random weights of its own.
         """
         own, start = randomness.of_client(client.id), message.model
         if message.version == 0 and self.model.initialization == "separate":
             start = random_state(self.make_model, own.generator("model"), self.device)
-        self.global_model.use(message.model, message.version)
+        self.global_model.load(message.model, message.version)
 
         def begin(epoch: int) -> None:
             with section("views: draw"):
@@ -128,12 +129,14 @@ class ContrastiveTrainer:
                 self.inputs.put("second views", drawn[len(client) :])
 
         rate = self.training.learning_rate
-        return self._train(client, own, "pretraining", start, rate, see, self.pretraining, begin)
+        return self._train(
+            client, own, "pretraining", start, rate, with_latents, self.pretraining, begin
+        )
 
     def contrast(
-        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
-    ) -> Training[Trained]:
-        """Prepare cluster-contrastive training with pseudo-labels, Eqs. (1) and (10)."""
+        self, message: EncoderState, client: Client, randomness: Randomness, with_latents: bool
+    ) -> Training[TrainingResult]:
+        """Train on Eq. (10) of the paper, with the pseudo-labels of Eq. (1)."""
         centroids = required_centroids(message.centroids)
         seen = self.global_model.representations(message.model, message.version, client)
         self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
@@ -144,7 +147,7 @@ class ContrastiveTrainer:
 
         own = randomness.of_client(client.id)
         rate = contrast_learning_rate(self.training, randomness.round)
-        return self._train(client, own, "contrast", message.model, rate, see, step)
+        return self._train(client, own, "contrast", message.model, rate, with_latents, step)
 
     def _pretraining_step(self, samples: int) -> None:
         index = self.batches.next(samples)
@@ -195,11 +198,11 @@ class ContrastiveTrainer:
         phase: str,
         start: ModelState,
         learning_rate: float,
-        see: bool,
+        with_latents: bool,
         step: Callable[[int], None],
         begin: Callable[[int], None] = lambda epoch: None,
-    ) -> Training[Trained]:
-        """Prepare gradient descent from ``start``, with the client's Adam moments of the phase."""
+    ) -> Training[TrainingResult]:
+        """Run gradient descent from ``start``, with the Adam moments that the client has stored."""
         training, steps = self.training, 0
         self.network.load(start)
         self.network.train()
@@ -214,9 +217,9 @@ class ContrastiveTrainer:
                 steps += 1
                 report_images(samples, training.local_epochs)
                 yield
-        if training.keep_optimizer and steps:  # Else what the client remembers still stands.
-            # Moments of another phase are forgotten.
+        if training.keep_optimizer and steps:  # Without a step, stored moments stay as they are.
+            # This drops the moments of another phase.
             client.memory = {f"{phase}/{name}": t for name, t in self.adam.moments().items()}
         model = self.network.state()
-        latents = represent(self.network, client.images).latents if see else None
-        return Trained(model, self.mean.mean(steps), latents)
+        latents = represent(self.network, client.images).latents if with_latents else None
+        return TrainingResult(model, self.mean.mean(steps), latents)

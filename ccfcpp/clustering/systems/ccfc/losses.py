@@ -1,10 +1,10 @@
 """Loss terms of CCFC and CCFC++.
 
 Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
-Decorrelation* ("the paper" below). All terms are linear in the batch: a double sum over the pairs
-of a cluster is an inner product of two means, so no pair is ever formed.
+Decorrelation* ("the paper" below). All terms take time linear
+in the batch: the double sum over the pairs of a cluster is an inner product of two means.
 
-Leading axes are independent losses: everything of shape (…, batch, …) gives losses of shape (…).
+Axes before the batch axis, written …, are kept: each index along them has a loss of its own.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from ccfcpp.models.decorrelation import feddecorr, squared_products, subtract_me
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative cosine similarity D of Eq. (2) by row; targets receive no gradient.
+    """Return the negative cosine similarity of each row, D in Eq. (2); targets get no gradient.
 
-    Both have the shape (…, dimensions), and the result the shape (…).
+    Both arguments have shape (…, dimensions), and the result has shape (…).
 
     Example:
         >>> import torch
@@ -30,7 +30,10 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def siamese(predictions: Sequence[Tensor], latents: Sequence[Tensor]) -> Tensor:
-    """Return SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
+    """Return SimSiam's loss ½D(p₁, z₂) + ½D(p₂, z₁), which pre-training minimises.
+
+    Source: Chen and He, *Exploring Simple Siamese Representation Learning* (CVPR 2021), Eq. (4);
+    D is ``negative_cosine``.
 
     Args:
         predictions: Predictions p₁, p₂ of two views, each of shape (…, batch, dimensions).
@@ -68,9 +71,11 @@ def cluster_contrast(
     samples of small clusters out, as the first line does.
 
     Args:
-        predictions: p of shape (…, batch, dimensions); the only input that receives a gradient.
-        latents: z of the same shape.
-        global_predictions: pᵍ of the same shape; None if ``lam`` is 0.
+        predictions: The model's predictions p of shape (…, batch, dimensions); the only input that
+            receives a gradient.
+        latents: Latents z of the same shape.
+        global_predictions: The global model's predictions pᵍ, of the same shape; None if ``lam``
+            is 0.
         labels: int64 pseudo-labels of shape (…, batch), each in [0, ``clusters``).
         clusters: Number of clusters.
         lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
@@ -87,12 +92,12 @@ def cluster_contrast(
         >>> cluster_contrast(z, z, None, labels, clusters=2, lam=0.0)
         tensor(-1.)
     """
-    # What F.one_hot gives, which on a processor looks at the values first.
+    # As F.one_hot, which on a CPU would first check all values.
     members = labels.unsqueeze(-1) == torch.arange(clusters, device=labels.device)
     members = members.to(predictions.dtype)
     sizes = members.sum(dim=-2)
     kept = (sizes >= min_cluster_size).to(predictions.dtype)
-    # Where no cluster is left every weight is 0, and so is the loss.
+    # If no cluster is left, every weight is 0, and so is the loss.
     cluster_weights = kept / kept.sum(dim=-1, keepdim=True).clamp(min=1)
     averaging = members / sizes.clamp(min=1).unsqueeze(-2)
 
@@ -108,15 +113,15 @@ def cluster_contrast(
 
 
 def decorrelation(latents: Tensor, scale: str = "paper") -> Tensor:
-    """Return the decorrelation term of Eq. (10) of the paper, without its weight η.
+    """Return the decorrelation term of Eq. (10) of the paper, ‖Σ‖²_F / d², without its weight η.
 
-    As printed it is ‖Σ‖²_F / d². Σ is the unbiased covariance over the batch, with 1/(N − 1); Eq.
-    (9) has 1/N. So the term is (N/(N − 1))² times the printed one: 1.6% more for a batch of 128.
+    Σ is the unbiased covariance of the d latent dimensions over the N samples of the batch; the
+    paper divides by N instead of N − 1 (Eq. 9), so its term is 1.6% smaller for a batch of 128.
 
     Args:
-        latents: z of shape (…, batch, dimensions).
-        scale: ``paper``; or ``feddecorr``, the public code of the work that the paper follows,
-            about N times as large.
+        latents: Latents z of shape (…, batch, dimensions).
+        scale: ``paper``; or ``feddecorr``: as in the public code of FedDecorr, which the paper
+            follows, about N times as large.
 
     Returns:
         Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.

@@ -13,13 +13,13 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class TrainingUpdate:
-    """A client's update after local training.
+    """What a client sends after local training.
 
     Attributes:
         model: The local model.
         samples: Number of the client's samples, its weight in the average.
         loss: Mean training loss; None if the client could not train.
-        local: Local centroids, if this exchange asks for them.
+        local: Local centroids; None if this exchange does not ask for them.
     """
 
     model: ModelState
@@ -48,7 +48,7 @@ _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in _CENTROIDS.it
 def local_training_exchange(
     name: str, with_centroids: bool
 ) -> Exchange[EncoderState, TrainingUpdate]:
-    """Return the exchange of local training."""
+    """Return the exchange of local training, in which clients also send centroids if asked to."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
     return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
 
@@ -65,6 +65,6 @@ LABELS = Exchange(
 
 
 def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
-    """Return the exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
+    """Return the exchange of a step of Lloyd's k-means; points of length 1 have bounded sums."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
     return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

@@ -12,15 +12,15 @@ from ccfcpp.models.pooled import Pooling, apply_pooled, apply_rounded, child_pat
 
 
 class ContrastiveModel(nn.Module):
-    """Encoder (backbone and projector) and predictor, Section III-A of the CCFC++ paper.
+    """Network of CCFC: an encoder (backbone and projector), then a predictor.
 
-    The projector ends in a BatchNorm without affine, so that in training each latent dimension is
-    standardised over the batch.
+    See Section III-A of the CCFC++ paper. The projector ends in a BatchNorm without weights, so
+    that in training each latent dimension is standardised over the batch.
 
     Args:
-        backbone: Maps images to vectors of length ``features``.
+        backbone: Maps images to vectors of length ``backbone.features``.
         projector_width: Width of the projector's hidden layer; None for a linear projector.
-        latent: Size d of a latent.
+        latent: Number d of latent dimensions.
         predictor_width: Width of the predictor's hidden layer.
     """
 
@@ -46,12 +46,12 @@ class ContrastiveModel(nn.Module):
         )
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return latents z = f(x): (batch, channels, height, width) to (batch, latent)."""
+        """Return latents z of float images (batch, channels, height, width): (batch, latent)."""
         latents: Tensor = self.projector(self.backbone(images))
         return latents
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return latents z and predictions p = h(z), both of shape (batch, latent)."""
+        """Return the images' latents z, and the predictor's outputs p; both (batch, latent)."""
         latents = self.encode(images)
         return latents, self.predictor(latents)
 
@@ -64,12 +64,13 @@ def _projection(features: int, width: int | None, latent: int) -> list[nn.Module
 
 
 class NeighbourModel(ClusterNetwork):
-    """The encoder of a contrastive model with a head for Fed-SCAN's steps.
+    """The encoder of a contrastive model with a classification head, for Fed-SCAN's steps.
 
     Args:
-        model: The model.
-        clusters: Number of clusters k.
-        precision: What the backbone's products round to, but for ResNet-18; None for no rounding.
+        model: The contrastive model; its backbone and projector are used, not copied.
+        clusters: Number of outputs of the head.
+        precision: dtype to which the backbone's products are rounded, except for ResNet-18; None
+            for no rounding.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class NeighbourModel(ClusterNetwork):
         self.latent_norm = f"projector.{len(model.projector) - 1}"
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return latents z: (batch, channels, height, width) to (batch, latent)."""
+        """Return latents z of float images (batch, channels, height, width): (batch, latent)."""
         features = apply_rounded(self.backbone, images, self.precision).to(images.dtype)
         latents: Tensor = self.projector(features)
         return latents
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Run ``forward`` in training mode, normalised over the batches of all clients."""
+        """Run ``forward`` in training mode, with BatchNorm over the batches of all clients."""
         return (yield from pooled_latents(self, x, name, self.precision))
 
 
@@ -99,10 +100,16 @@ def pooled_latents(
     name: str = "",
     precision: torch.dtype | None = None,
 ) -> Pooling[Tensor]:
-    """Compute latents in training mode, normalised over the batches of all clients.
+    """Compute latents in training mode, with BatchNorm over the batches of all clients.
+
+    Args:
+        model: Its backbone and projector are used.
+        x: Images of shape (batch, channels, height, width).
+        name: Prefix of the names of pooled sums.
+        precision: dtype to which the backbone's products are rounded; None for no rounding.
 
     Returns:
-        z of shape (batch, latent).
+        Latents z of shape (batch, latent).
     """
     features = yield from apply_pooled(model.backbone, x, child_path(name, "backbone"), precision)
     return (
@@ -113,7 +120,7 @@ def pooled_latents(
 
 
 def make_model(config: RunConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
-    """Build the network for images of shape (channels, height, width).
+    """Build the configured network for images of shape (channels, height, width).
 
     Raises:
         UsageError: The images do not fit the backbone.

@@ -1,11 +1,11 @@
-"""The losses of CCFC and CCFC++ over the batches of all clients, as programs of a step.
+"""The losses of CCFC and CCFC++ over the batches of all clients together.
 
 Source: Yan, Liu, Ning and Zhang, *CCFC++*, Eqs. (2) and (10). Each loss is a function of a few sums
-over images, which are pooled: the loss over the union of all batches is the common part of the
+over images, which clients pool (see ``ccfcpp.models.pooled``): it is the common part of the
 objective, and clients have no part of their own.
 
-The model-contrastive term, the second line of Eq. (2), is left out. It holds a local model near the
-global one, and in synchronised steps there is one model only.
+The model-contrastive term, the second line of Eq. (2), is left out. It keeps a local model near the
+global one, and in synchronised steps there is only one model.
 """
 
 from functools import partial
@@ -21,23 +21,23 @@ from ccfcpp.models.decorrelation import EPSILON
 from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, apply_pooled
 
 _ROUNDING = 1.001
-"""By how much sums of unit vectors may be longer than their number."""
+"""Largest ratio of the length of a sum of unit vectors to their number: 1, and rounding."""
 
 LARGEST_OF_SIAMESE = {"sums/siamese": 2**0.5}
-"""Largest part of one image in the sums of ``siamese_program``: 1, and a mean of cosines."""
+"""Bound on the norm of what one image adds to the sums of ``siamese_program``: (1, a cosine)."""
 
 LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
-"""Largest part of one image in the sums of ``contrast_program``: 1, and two unit vectors."""
+"""The same for ``contrast_program``: (1, two unit vectors)."""
 
 
 def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
-    """Compute SimSiam's pre-training loss, and the decorrelation term if it has a weight.
+    """Compute SimSiam's pre-training loss plus the decorrelation term, over all clients.
 
-    Both views of all images are one batch: batch normalisation and covariance are over both. (In
-    local steps they are over each view by itself.)
+    Batch normalisation and covariance are over both views together; in local steps they are over
+    each view by itself.
 
     Args:
-        model: The model.
+        model: Model of the step.
         weights: Weights of the terms.
         pairs: Tensor of shape (images, 2, channels, height, width): two views of each image.
 
@@ -50,23 +50,23 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
     p = yield from apply_pooled(model.predictor, z, "predictor")
     sums = partial(_siamese_sums, z.detach())
     p, totals = yield Pool(
-        "siamese", p, sums, common=True, valid=_plausible_cosines, nearest=_nearest_cosines
+        "siamese", p, sums, common=True, valid=_plausible_cosines, nearest=_project_cosines
     )
     loss = totals[1] / totals[0] + decorrelation
-    return _shared(loss, len(views) / (2 * totals[0].detach()))
+    return _common_objective(loss, len(views) / (2 * totals[0].detach()))
 
 
 def contrast_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, images: Tensor, labels: Tensor
 ) -> Program:
-    """Compute Eq. (10) with the first line of Eq. (2), over the batches of all clients.
+    """Compute the loss of Eq. (10), with the first line of Eq. (2), over all clients.
 
     With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the
     mean over its pairs −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together
     are left out.
 
     Args:
-        model: The model.
+        model: Model of the step.
         clusters: Number of clusters k.
         weights: Weights of the terms.
         images: Tensor of shape (batch, channels, height, width).
@@ -77,21 +77,22 @@ def contrast_program(
     """
     z = yield from pooled_latents(model, images)
     z, decorrelation = yield from pooled_decorrelation(z, weights.eta, weights.scale)
-    return (yield from _contrast(model, clusters, weights, z, labels, decorrelation))
+    return (yield from _contrast_objective(model, clusters, weights, z, labels, decorrelation))
 
 
 def predictor_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
 ) -> Program:
-    """Compute the first line of Eq. (2) to train the predictor alone; the latents are constants.
+    """Compute the first line of Eq. (2) over all clients, to train the predictor alone.
 
-    The arguments are those of ``contrast_program``, with latents z of shape (batch, latent).
+    The arguments are those of ``contrast_program``, with constant latents z of shape (batch,
+    latent) in place of the images.
     """
     common = latents.new_zeros(())
-    return (yield from _contrast(model, clusters, weights, latents, labels, common))
+    return (yield from _contrast_objective(model, clusters, weights, latents, labels, common))
 
 
-def _contrast(
+def _contrast_objective(
     model: ContrastiveModel,
     clusters: int,
     weights: LossConfig,
@@ -101,43 +102,43 @@ def _contrast(
 ) -> Program:
     """Add the first line of Eq. (2), computed from the latents, to a given decorrelation term."""
     p = yield from apply_pooled(model.predictor, z, "predictor")
-    # What F.one_hot gives, which does not go through vmap and grad.
+    # As F.one_hot, which does not work within vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
     sums = partial(_cluster_sums, members, z.detach())
     plausible, nearest = (
         partial(_plausible_clusters, clusters),
-        partial(_nearest_clusters, clusters),
+        partial(_project_clusters, clusters),
     )
     p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible, nearest=nearest)
-    counts, of_predictions, of_latents = _by_cluster(totals, clusters)
+    counts, of_predictions, of_latents = _split_cluster_sums(totals, clusters)
     counts = counts.detach()
     kept = counts >= weights.min_cluster_size
     pairs = -(of_predictions * of_latents).sum(dim=1) / counts.clamp(min=1).square()
     loss = (pairs * kept).sum() / kept.sum().clamp(min=1)
-    return _shared(loss + decorrelation, len(labels) / counts.sum().clamp(min=1))
+    return _common_objective(loss + decorrelation, len(labels) / counts.sum().clamp(min=1))
 
 
 def pooled_decorrelation(
     z: Tensor, eta: float, scale: str = "paper"
 ) -> Pooling[tuple[Tensor, Tensor]]:
-    """Return the decorrelation term of Eq. (10) with its weight, over the latents of all clients.
+    """Return the decorrelation term of Eq. (10), times its weight, over the latents of all clients.
 
-    It is made of their unbiased covariance Σ, from (n, Σz, Σzzᵀ).
+    The pooled sums n, Σz and Σzzᵀ give the unbiased covariance of the latents.
 
     Args:
-        z: Latents of shape (batch, d).
-        eta: Its weight η. If it is 0, nothing is pooled.
-        scale: As of :func:`~ccfcpp.clustering.systems.ccfc.losses.decorrelation`; N is n.
+        z: This client's latents, of shape (batch, d).
+        eta: Weight η. If it is 0, nothing is pooled.
+        scale: See :func:`~ccfcpp.clustering.systems.ccfc.losses.decorrelation`.
 
     Returns:
-        z with gradients through the pool, and the term: a scalar.
+        z to be used from here on, through which gradients flow, and the term: a scalar.
     """
     if eta == 0:
         return z, z.new_zeros(())
     d = z.shape[1]
-    plausible, nearest = partial(_plausible_products, d), partial(_nearest_products, d)
+    plausible, nearest = partial(_plausible_moments, d), partial(_project_moments, d)
     z, totals = yield Pool(
-        "covariance", z, _products, common=True, valid=plausible, nearest=nearest
+        "covariance", z, _latent_moments, common=True, valid=plausible, nearest=nearest
     )
     count, sums, products = totals[0].detach(), totals[1 : d + 1], totals[d + 1 :].view(d, d)
     freedom = (count - 1).clamp(min=1)
@@ -150,13 +151,13 @@ def pooled_decorrelation(
     return z, eta * off_diagonal * freedom**2 / count
 
 
-def _shared(loss: Tensor, own: Tensor) -> Objective:
-    """Return a common loss; the report splits it by each client's share of the batch."""
+def _common_objective(loss: Tensor, own: Tensor) -> Objective:
+    """Make the objective of a common loss; ``own`` is this client's share of the batch."""
     return Objective(torch.zeros_like(loss.detach()), loss, {"loss": loss.detach() * own})
 
 
 def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
-    """Return (n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
+    """Return the number of images n and Σ ½D(p₁, z₂) + ½D(p₂, z₁), float64 of shape (2,)."""
     first, second = z.chunk(2)
     crossed = negative_cosine(p, torch.cat([second, first])).double()
     count = crossed.new_full((1,), len(first))
@@ -164,18 +165,18 @@ def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
 
 
 def _cluster_sums(members: Tensor, z: Tensor, p: Tensor) -> Tensor:
-    """Return n, Σ p̂ and Σ ẑ of each cluster, float64 of shape (k · (1 + 2d),)."""
+    """Return each cluster's size n, Σ p̂ and Σ ẑ, joined: float64 of shape (k · (1 + 2d),)."""
     parts = [members.T @ F.normalize(each, dim=1).double() for each in (p, z)]
     return torch.cat([members.sum(dim=0), *(part.flatten() for part in parts)])
 
 
-def _by_cluster(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
+def _split_cluster_sums(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split the sums of ``_cluster_sums`` into n of shape (k,), Σ p̂ and Σ ẑ of shape (k, d)."""
     first, second = sums[clusters:].chunk(2)
     return sums[:clusters], first.view(clusters, -1), second.view(clusters, -1)
 
 
-def _products(z: Tensor) -> Tensor:
+def _latent_moments(z: Tensor) -> Tensor:
     """Return (n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
     wide = z.double()
     count = wide.new_full((1,), len(wide))
@@ -183,38 +184,39 @@ def _products(z: Tensor) -> Tensor:
 
 
 def _plausible_cosines(sums: Tensor) -> bool:
+    """Return whether a client's part of ``_siamese_sums`` is possible."""
     return bool(sums[0] >= 0) and bool(sums[1].abs() <= _ROUNDING * sums[0])
 
 
-def _nearest_cosines(sums: Tensor) -> Tensor:
-    """Project noisy sums: at least one image, and a sum of cosines no larger than their number."""
+def _project_cosines(sums: Tensor) -> Tensor:
+    """Clamp noisy sums of ``_siamese_sums``: n to at least 1, the sum of cosines to [−n, n]."""
     count = sums[:1].clamp(min=1)
     return torch.cat([count, torch.clamp(sums[1:], -count, count)])
 
 
 def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
-    counts, *vectors = _by_cluster(sums, clusters)
+    counts, *vectors = _split_cluster_sums(sums, clusters)
     return bool((counts >= 0).all()) and all(
         bool((part.norm(dim=1) <= _ROUNDING * counts).all()) for part in vectors
     )
 
 
-def _nearest_clusters(clusters: int, sums: Tensor) -> Tensor:
-    """Project noisy sums: counts are not negative, and bound the lengths of Σ p̂ and Σ ẑ."""
-    counts, *vectors = _by_cluster(sums, clusters)
+def _project_clusters(clusters: int, sums: Tensor) -> Tensor:
+    """Project noisy sums of ``_cluster_sums``: n ≥ 0, and Σ p̂ and Σ ẑ no longer than n."""
+    counts, *vectors = _split_cluster_sums(sums, clusters)
     counts = counts.clamp(min=0)
     longest = [(counts / v.norm(dim=1).clamp(min=1e-300)).clamp(max=1) for v in vectors]
     parts = [(v * m.unsqueeze(1)).flatten() for v, m in zip(vectors, longest, strict=True)]
     return torch.cat([counts, *parts])
 
 
-def _plausible_products(d: int, sums: Tensor) -> bool:
+def _plausible_moments(d: int, sums: Tensor) -> bool:
     squares = sums[d + 1 :].view(d, d).diagonal()
     return bool(sums[0] >= 0) and bool((squares >= 0).all())
 
 
-def _nearest_products(d: int, sums: Tensor) -> Tensor:
-    """Project noisy sums: at least one image, and a symmetric matrix without negative squares."""
+def _project_moments(d: int, sums: Tensor) -> Tensor:
+    """Project noisy moments: n ≥ 1, and Σzzᵀ symmetric without negative eigenvalues."""
     products = sums[d + 1 :].view(d, d)
     values, vectors = torch.linalg.eigh((products + products.T) / 2)
     near = (vectors * values.clamp(min=0)) @ vectors.T

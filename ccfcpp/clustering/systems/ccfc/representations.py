@@ -1,4 +1,4 @@
-"""Latents and predictions of images by a model in evaluation mode."""
+"""Latents and predictions of images, computed by a model in evaluation mode."""
 
 from dataclasses import dataclass
 from threading import Lock
@@ -18,8 +18,8 @@ class Representations:
     """Latents and predictions of a client's images.
 
     Attributes:
-        latents: z of shape (samples, latent).
-        predictions: p of the same shape.
+        latents: The encoder's outputs z, of shape (samples, latent).
+        predictions: The predictor's outputs p, of the same shape.
     """
 
     latents: Tensor
@@ -28,7 +28,7 @@ class Representations:
 
 @torch.no_grad()
 def represent(network: FlatNetwork, images: Tensor) -> Representations:
-    """Run a network in evaluation mode, on uint8 images."""
+    """Run a network in evaluation mode on uint8 images (samples, channels, height, width)."""
     network.train(False)
     size = forward_batch(images[0, 0].numel())
     parts = [network(to_float(batch)) for batch in torch.split(images, size)]
@@ -37,37 +37,37 @@ def represent(network: FlatNetwork, images: Tensor) -> Representations:
 
 
 class GlobalModel:
-    """The frozen global model, with the representations of the clients' images."""
+    """The global model, not trained, and the cached representations that it computes."""
 
     def __init__(self, network: FlatNetwork) -> None:
         self.network = network
         self._version: int | None = None
         self._lock = Lock()  # Clients may train in several threads.
 
-    def use(self, state: ModelState, version: int) -> None:
-        """Load a version of the global model, unless it is loaded already."""
+    def load(self, state: ModelState, version: int) -> None:
+        """Load the weights of a version of the global model, unless they are loaded already."""
         with self._lock:
             if version != self._version:
                 self.network.load(state)
                 self._version = version
 
-    def of_other(self, state: ModelState, images: Tensor) -> Tensor:
-        """Compute the latents of images with another model, of shape (images, latent)."""
+    def latents_by(self, state: ModelState, images: Tensor) -> Tensor:
+        """Return the latents of uint8 images by any model of this network, (images, latent)."""
         self._version = None
         self.network.load(state)
         return represent(self.network, images).latents
 
     def representations(self, state: ModelState, version: int, client: Client) -> Representations:
-        """Return the representations of a client's images, computed once per version of the model.
+        """Return the representations of a client's images; cached until the version changes.
 
-        A pass has the images of one client, so that its last bits do not depend on who else is
-        there. The client's scratch holds the result.
+        A batch holds images of one client only, so that rounding errors do not depend on which
+        other clients are in the process. The cache is the client's ``scratch``.
         """
-        self.use(state, version)
+        self.load(state, version)
         held = client.scratch.get("representations")
         if held is None or held[:2] != (self, version):
             with section("global model"):
                 held = self, version, represent(self.network, client.images)
             client.scratch["representations"] = held
-        found: Representations = held[2]
-        return found
+        representations: Representations = held[2]
+        return representations

@@ -10,12 +10,13 @@ from ccfcpp.core.config import RunConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """The phases of a run, from which server and clients read what a round does.
+    """Order of the phases of a run: what server and clients do in each round.
 
     Attributes:
         training: Settings of rounds and learning rates.
-        from_global: Whether clients cluster the *global* model's representations.
-        first_from_global: Whether they do so for the first centroids, after pre-training.
+        from_global: Whether clients cluster representations by the *global* model; if not, by
+            the models that they have just trained.
+        first_from_global: The same for the first centroids, after pre-training.
     """
 
     training: TrainingConfig
@@ -24,28 +25,28 @@ class Schedule:
 
     @property
     def rounds(self) -> int:
-        """Number of pre-training and cluster-contrastive rounds together."""
+        """Number of rounds: pre-training plus cluster-contrastive ones."""
         return self.training.pretrain_rounds + self.training.rounds
 
-    def pretrains(self, number: int) -> bool:
+    def is_pretraining(self, number: int) -> bool:
         """Return whether round ``number`` belongs to pre-training."""
         return number < self.training.pretrain_rounds
 
     def ends_with_centroids(self, number: int) -> bool:
-        """Return whether a round ends with centroids; the first ones end pre-training."""
+        """Return whether a round ends with new centroids: from the last of pre-training on."""
         return number >= self.training.pretrain_rounds - 1
 
-    def trained_give_centroids(self, number: int) -> bool:
-        """Return whether clients cluster their own trained models' representations."""
-        return self.ends_with_centroids(number) and not self.global_gives_centroids(number)
+    def local_models_give_centroids(self, number: int) -> bool:
+        """Return whether each client clusters representations by its model after training."""
+        return self.ends_with_centroids(number) and not self.global_model_gives_centroids(number)
 
-    def global_gives_centroids(self, number: int) -> bool:
-        """Return whether the centroids of round ``number`` come from the averaged model."""
-        return self.from_global or (self.first_from_global and self.pretrains(number))
+    def global_model_gives_centroids(self, number: int) -> bool:
+        """Return whether clients cluster representations by the averaged model in a round."""
+        return self.from_global or (self.first_from_global and self.is_pretraining(number))
 
 
-def training_of(config: RunConfig) -> TrainingConfig:
-    """Return the section ``training``, with the rounds that pre-training by neighbours takes."""
+def training_settings(config: RunConfig) -> TrainingConfig:
+    """Return the section ``training``, with the rounds of a pre-training by neighbours."""
     training = config.section(TrainingConfig)
     if training.pretraining == "siamese":
         return training
@@ -53,7 +54,7 @@ def training_of(config: RunConfig) -> TrainingConfig:
 
 
 def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
-    """Return the learning rate of round ``number``, counted from the start of the run.
+    """Return the learning rate of a cluster-contrastive round; ``number`` counts all rounds.
 
     With the cosine schedule (Loshchilov and Hutter 2017, without restarts) it starts at the
     configured rate in the first cluster-contrastive round and would reach 0 after the last.

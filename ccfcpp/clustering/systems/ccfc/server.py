@@ -1,4 +1,4 @@
-"""The server's work in CCFC and CCFC++: averaging models and clustering centroids."""
+"""Server side of CCFC and CCFC++: averaging models and clustering centroids."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ from ccfcpp.models.state import ModelState, random_state
 
 @dataclass(frozen=True)
 class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
-    """The server's averaging of local models and clustering of local centroids."""
+    """Server side of local training: averages models, and clusters local centroids if any."""
 
     exchange: Exchange[EncoderState, TrainingUpdate]
     rule: CentroidRule
@@ -41,17 +41,17 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
 
     def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a model, and centroids if requested."""
-        form = format_of(message.model, "model/")
-        form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
+        fields = format_of(message.model, "model/")
+        fields |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
         if self.with_centroids:
             local = centroid_format(self.rule.clusters, self.latent)
-            form |= {f"local/{name}": spec for name, spec in local.items()}
-        return form
+            fields |= {f"local/{name}": spec for name, spec in local.items()}
+        return fields
 
     def check(
         self, message: EncoderState, update: TrainingUpdate, senders: Sequence[Member]
     ) -> None:
-        """Refuse an update whose number of samples is not the senders'."""
+        """Refuse an update with a wrong number of samples, or with impossible centroids."""
         check_samples(update.samples, senders)
         if update.local is not None:
             check_update(update.local, senders)
@@ -59,7 +59,7 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
     def aggregate(
         self, state: EncoderState, updates: Iterable[TrainingUpdate], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
-        """Average the models by size, cluster the centroids, and report the mean loss."""
+        """Average the models weighted by samples, cluster the centroids, report the mean loss."""
         average = ModelAverage()
         local: list[CentroidUpdate] = []
         trained, total_loss = 0, 0.0
@@ -72,12 +72,12 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
                 trained += update.samples
                 total_loss += update.samples * update.loss
         centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
-        # Over the samples of the clients that could train.
-        figures = {"loss": total_loss / trained} if trained else {}
+        # The mean is over the samples of clients that could train.
+        metrics = {"loss": total_loss / trained} if trained else {}
         after = replace(
             state, model=average.result(), version=state.version + 1, centroids=centroids
         )
-        return after, figures
+        return after, metrics
 
     def local_model(self, update: TrainingUpdate) -> ModelState:
         """Return the client's model."""
@@ -86,7 +86,7 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
 
 @dataclass(frozen=True)
 class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]):
-    """The server's clustering of local centroids of the *global* model's representations."""
+    """Server side of clustering by the *global* model: k-means over the clients' centroids."""
 
     rule: CentroidRule
     latent: int
@@ -109,7 +109,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
     def aggregate(
         self, state: EncoderState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
-        """Run k-means over all local centroids; the first centroids end pre-training."""
+        """Run k-means over all local centroids; the first time, drop the optimizer's state, too."""
         centroids = self.rule.global_centroids(list(updates), randomness)
         descent = None if state.centroids is None else state.descent
         return replace(state, centroids=centroids, descent=descent), {}
@@ -117,9 +117,9 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
 
 @dataclass(frozen=True)
 class HeadCentroids(FindCentres[EncoderState]):
-    """Mean latents of the head's clusters, computed after pre-training by neighbours.
+    """Server side of the first centroids after pre-training by neighbours.
 
-    The head has served, and the contrastive model gets a predictor.
+    They are the mean latents of the clusters of the head, which is then replaced by a predictor.
     """
 
     make_model: Callable[[], ContrastiveModel] = field(kw_only=True)
@@ -127,9 +127,9 @@ class HeadCentroids(FindCentres[EncoderState]):
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
-        """Set the first centroids and drop the head, which ends pre-training."""
-        found, figures = super().aggregate(state, updates, randomness)
+        """Set the first centroids, and replace the head by a predictor with random weights."""
+        after, metrics = super().aggregate(state, updates, randomness)
         device = state.model["head.weight"].device
         fresh = random_state(self.make_model, randomness.generator("model"), device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
-        return replace(found, model=model, version=state.version + 1, descent=None), figures
+        return replace(after, model=model, version=state.version + 1, descent=None), metrics

@@ -1,9 +1,9 @@
-"""Training of CCFC and CCFC++ in synchronised steps: each is one over the batches of all clients.
+"""Training of CCFC and CCFC++ in synchronised steps over the batches of all clients.
 
-In local steps each client descends the loss over its own images, and models are averaged after a
-round. Here gradients are added up in every step, and whatever couples images is pooled: batch
-normalisation, the means of clusters in Eq. (2), and the covariance in Eq. (10). A step is then the
-same for every partition. The server keeps Adam's moments; clients keep none.
+In local steps each client descends the loss over its own images, and the server averages models
+after a round. Here it adds up the clients' gradients in every step. Statistics over several images
+are pooled, too: those of batch normalisation, the cluster means in Eq. (2) and the covariance in
+Eq. (10). So a step does not depend on how images are partitioned. Only the server has an optimizer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from ccfcpp.clustering.systems.ccfc.pooled_losses import (
     siamese_program,
 )
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
-from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_of
+from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_settings
 from ccfcpp.clustering.systems.fed_scan.objective import entropy
 from ccfcpp.clustering.systems.fed_scan.representations import Latents
 from ccfcpp.core.config import ViewsConfig
@@ -60,11 +60,11 @@ _ROUND = "round"
 """Key in a client's local state: the round of its pseudo-labels."""
 
 _PREDICTOR_RATE = 1e-3
-"""Adam's usual rate, at which a predictor alone learns in a hundred steps."""
+"""Learning rate of the predictor alone, which then learns in a hundred steps."""
 
 
 class SynchronisedTraining:
-    """Both training phases in synchronised steps."""
+    """Both phases of training in synchronised steps: exchanges and client side."""
 
     def __init__(
         self,
@@ -74,19 +74,19 @@ class SynchronisedTraining:
         global_model: GlobalModel,
     ) -> None:
         self.problem = problem
-        self.training = training_of(problem.config)
+        self.training = training_settings(problem.config)
         self.loss = problem.config.section(LossConfig)
         self.rule = rule
         self.global_model = global_model
         self.model = Latents(make_model, problem.device)
         rate = self.training.learning_rate
         self.pretraining = self._descent(
-            "pre-training step", self._siamese, LARGEST_OF_SIAMESE, rate
+            "pre-training step", self._rehearse_siamese, LARGEST_OF_SIAMESE, rate
         )
         labelled = partial(self._descent, largest=LARGEST_OF_CONTRAST, uses_memory=True)
-        self.contrast = labelled("contrast step", self._contrast, rate=rate)
+        self.contrast = labelled("contrast step", self._rehearse_contrast, rate=rate)
         self.predictor = labelled(
-            "predictor step", self._prediction, rate=_PREDICTOR_RATE, part="predictor."
+            "predictor step", self._rehearse_predictor, rate=_PREDICTOR_RATE, part="predictor."
         )
 
     def _descent(
@@ -118,11 +118,11 @@ class SynchronisedTraining:
         return range(max(1, round(images / self.training.synchronised_batch)))
 
     def pretraining_works(self) -> Sequence[AnyServerWork]:
-        """Return the server's work in a pre-training round."""
+        """Return the exchanges of a pre-training round: its steps."""
         return self.pretraining.server_works(self.steps, lambda _: 1.0)
 
     def contrast_works(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the server's work in a cluster-contrastive round: pseudo-labels, then steps."""
+        """Return the exchanges of a cluster-contrastive round: pseudo-labels, then steps."""
         rate = contrast_learning_rate(self.training, number)
         share = rate / self.training.learning_rate
         works: list[AnyServerWork] = [CollectSizes(self.rule.clusters)]
@@ -132,7 +132,7 @@ class SynchronisedTraining:
         return works + self.contrast.server_works(self.steps, lambda _: share)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
-        """Return the clients' work in both phases."""
+        """Return the client side of all exchanges of both phases."""
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
@@ -146,29 +146,29 @@ class SynchronisedTraining:
             )
         return works
 
-    def _siamese(self) -> Program:
+    def _rehearse_siamese(self) -> Program:
         return siamese_program(self.model.network, self.loss, self._few_images(2))
 
-    def _contrast(self) -> Program:
+    def _rehearse_contrast(self) -> Program:
         images, clusters = self._few_images(), self.rule.clusters
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         return contrast_program(self.model.network, clusters, self.loss, images, labels)
 
-    def _prediction(self) -> Program:
+    def _rehearse_predictor(self) -> Program:
         latents = torch.zeros(4, self.model.network.latent, device=self.problem.device)
         labels = torch.zeros(4, dtype=torch.int64, device=self.problem.device)
         model, clusters = self.model.network, self.rule.clusters
         return predictor_program(model, clusters, self.loss, latents, labels)
 
     def _few_images(self, *views: int) -> torch.Tensor:
-        # Four images are enough to see all exchanges of a step.
+        # A rehearsal on four images shows all exchanges of a step.
         shape = (4, *views, *self.problem.image_shape)
         return torch.zeros(shape, device=self.problem.device)
 
 
 @dataclass(frozen=True)
 class SiameseBatches:
-    """Batches of two random views of each image, for pre-training."""
+    """Maker of pre-training batches: two random views of each image."""
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
@@ -177,16 +177,18 @@ class SiameseBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Draw two views of the images that are in this step's batch."""
+        """Draw two views of each image of a step's batch; return None if the batch is empty."""
         model = self.model.load(known)
         with section("views"):
-            pairs = [self._pair(known.version, each, randomness) for each in turns]
+            pairs = [self._draw_pair(known.version, each, randomness) for each in turns]
             shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
         if shown.shape[1] == 0:
             return None
         return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),), ())
 
-    def _pair(self, step: int, turn: BatchPart, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def _draw_pair(
+        self, step: int, turn: BatchPart, randomness: Randomness
+    ) -> tuple[Tensor, Tensor]:
         client = turn.client
         shown = to_float(client.images[torch.cat([turn.chosen, turn.chosen])])
         if len(shown) == 0:
@@ -200,10 +202,10 @@ class SiameseBatches:
 
 @dataclass(frozen=True)
 class LabelledBatches:
-    """Batches of images with their pseudo-labels, for cluster-contrastive training.
+    """Maker of batches of images with their pseudo-labels, for cluster-contrastive training.
 
     Attributes:
-        alone: Whether the predictor alone is trained, on latents of the model as it is used.
+        alone: Whether only the predictor is trained, on latents in evaluation mode.
     """
 
     model: Latents[ContrastiveModel]
@@ -214,7 +216,7 @@ class LabelledBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Return the images of a step's batch; clients without this round's labels have none."""
+        """Return a step's batch of the clients with labels of this round; None if empty."""
         model = self.model.load(known)
         images, labels = [], []
         for turn in turns:
@@ -236,7 +238,7 @@ class LabelledBatches:
 
 @dataclass(frozen=True)
 class Labelling(SummedWork[EncoderState, ClusterSizes]):
-    """The clients' pseudo-labels of a round, Eq. (1) of the paper; only their counts are sent."""
+    """Client side of pseudo-labels, Eq. (1) of the paper: clients store them, and send counts."""
 
     model: GlobalModel
     rule: CentroidRule
@@ -246,7 +248,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
     def local_sum(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSizes:
-        """Label each client's images by the nearest global centroid, and count the labels."""
+        """Label each client's images with the nearest centroid; return the labels' counts."""
         centroids = required_centroids(message.centroids)
         counts, context = [], self.context
         for client in clients:
@@ -260,7 +262,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
 
 @dataclass(frozen=True)
 class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
-    """The server's count of images by pseudo-label."""
+    """Server side of pseudo-labels: adds up the numbers of images per cluster."""
 
     clusters: int
     exchange = LABELS
@@ -284,6 +286,6 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSizes], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
-        """Keep the state, and report the entropy of the clusters' shares."""
+        """Leave the state as it is, and report the entropy of the cluster sizes."""
         counts = sum_updates(updates).counts
         return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

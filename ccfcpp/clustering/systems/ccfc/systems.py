@@ -1,4 +1,4 @@
-"""Register CCFC and CCFC++ in the table of systems."""
+"""Entries of CCFC and CCFC++ in the table of clustering methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.methods import System, lazy
 from ccfcpp.clustering.systems.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.systems.fed_scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.clustering.systems.fed_scan.systems import unused_of_scan
@@ -34,11 +34,11 @@ _SECTIONS: dict[str, type[Section]] = {
     "compute": ComputeConfig,
     **SCAN_SECTIONS,
 }
-_MAKE = late("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
+_MAKE = lazy("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
 
 
 def _unused(config: ClusterConfig) -> Unused:
-    """Yield the settings of phases that the run does not have."""
+    """Yield the settings that have no effect in this run."""
     training, centroids = config.section(TrainingConfig), config.section(CentroidConfig)
     if training.steps == "synchronised":
         keys = "model.initialization training.batch_size training.keep_optimizer loss.lam "
@@ -79,7 +79,8 @@ def _unused(config: ClusterConfig) -> Unused:
     yield from unused_of_scan(config)
 
 
-def _fits(config: RunConfig) -> None:
+def _check(config: RunConfig) -> None:
+    """Raise a ``UsageError`` if settings contradict each other."""
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     backbone = config.section(ModelConfig).backbone
     pretraining = KeyValue("training.pretraining", training.pretraining)
@@ -107,14 +108,15 @@ def _fits(config: RunConfig) -> None:
         )
 
 
-def _counts(config: RunConfig) -> bool:
-    """Return whether over-clusters of Fed-SCAN's head are merged to give the centroids."""
+def _can_choose_k(config: RunConfig) -> bool:
+    """Return whether k may be unknown: if Fed-SCAN's over-clusters are merged into centroids."""
     by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
     return by_neighbours and config.section(CentroidConfig).search == "lloyd"
 
 
-def _without_decorrelation(config: RunConfig) -> None:
-    _fits(config)
+def _check_ccfc(config: RunConfig) -> None:
+    """Raise a ``UsageError`` if settings contradict each other, or η is not 0."""
+    _check(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
         raise UsageError(
@@ -132,11 +134,11 @@ CCFC = System(
     kinds=("models", "centroids", "sums"),
     make=_MAKE,
     sections=_SECTIONS,
-    counts=_counts,
+    counts=_can_choose_k,
     ignores=("scan.encoder", "scan.latent", "scan.normalisation", "loss.scale"),
     unused=_unused,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
-    check=_without_decorrelation,
+    check=_check_ccfc,
     rounds="training.rounds",
     summary="cluster-contrastive training from global centroids",
 )
@@ -145,6 +147,6 @@ CCFC_PLUS_PLUS = replace(
     title="CCFC++",
     fixed={},
     ignores=("scan.encoder", "scan.latent", "scan.normalisation"),
-    check=_fits,
+    check=_check,
     summary="CCFC with decorrelated representations",
 )

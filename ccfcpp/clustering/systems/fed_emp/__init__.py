@@ -1,1 +1,1 @@
-"""Fed-EMP: an encoder that learns from small crops of all clients' images, then k-means."""
+"""Fed-EMP: an encoder trained on small crops of all clients' images, then k-means."""

@@ -1,7 +1,7 @@
-"""Fed-EMP: an encoder learns from crops in steps over all clients, then exact k-means clusters.
+"""Fed-EMP: trains an encoder on crops of images, then runs exact k-means on its latents.
 
-Both halves are sums over all clients, so that the result is that of all images in one place, for
-every partition. The first half is a phase; the second is Fed-KM on the latents.
+Both parts need only sums over all clients, so the result is the same as with all images in one
+place. The first part is a phase (``ccfcpp.engine.phases``); the second is Fed-KM on the latents.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
 from ccfcpp.clustering.systems.fed_emp.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.systems.fed_scan.representations import Latents
-from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
+from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard_weights
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
@@ -43,23 +43,23 @@ from ccfcpp.engine.update_format import Spec, UpdateFormat
 from ccfcpp.models.pooled import Program, rounding_dtype
 from ccfcpp.models.state import ModelState, random_state
 
-_STARTS = 10
-"""Starts of k-means that are tried if the configuration does not say how many."""
-_MEANS_OF_A_ROUND = 10
-"""Steps of k-means in a round, since each round sends the encoder."""
-_TOLD = "an image has many crops in the sums; take another method"
+_RESTARTS = 10
+"""Default number of initialisations of k-means."""
+_STEPS_PER_ROUND = 10
+"""Steps of k-means in a round; several, since each round sends the encoder."""
+_NO_BOUND = "an image has many crops in the sums; take another method"
 
 
 @dataclass(frozen=True)
 class CropEncoderState:
-    """The server's encoder and the state of its training.
+    """State of the server: the encoder and its training.
 
     Attributes:
         model: The encoder's parameters.
-        version: Number of steps it was trained for.
+        version: Number of training steps so far.
         descent: The optimizer's state; None after the last step.
-        mean: The mean latent of all images, float64 (d,); None before it is known. All latents have
-            a large part in common that says nothing of clusters, so it is subtracted.
+        mean: The mean latent of all images, float64 (d,); None before it is known. It is subtracted
+            from latents, since it is large and does not distinguish clusters.
     """
 
     model: ModelState
@@ -69,7 +69,7 @@ class CropEncoderState:
 
     @property
     def public(self) -> "CropEncoderState":
-        """The state without the optimizer's, which clients do not need."""
+        """The part of the state that is sent to clients: without the optimizer's state."""
         return replace(self, descent=None)
 
 
@@ -77,15 +77,15 @@ MEAN = Exchange("mean latent", CropEncoderState, Sums, PARTS, once=True)
 
 
 class CropLatents(Latents[CropEncoder]):
-    """Latents of whole images, made of the latents of their crops.
+    """Encoder of whole images: the latent of an image is the mean over those of its crops.
 
-    Latents of single crops still depend on colour. So crops are changed in colour as in training:
-    each place of the grid has its own change, the same for all images, clients and runs.
+    The crops lie on a grid and are changed in colour as in training, so that the mean depends less
+    on colour. Each place of the grid has one change, the same for all images, clients and runs.
 
     Args:
-        encoder: Makes the encoder.
+        encoder: Builds the encoder of crops.
         device: Device of the computation.
-        intensity: The largest changes.
+        intensity: Ranges of the colour changes.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class CropLatents(Latents[CropEncoder]):
         self.draws = draw_intensity(crops, generator).to(device)
         self.intensity = intensity
 
-    def described(self, network: CropEncoder, images: Tensor) -> Tensor:
-        """Return the direction of the mean latent over each image's crops, of shape (images, d)."""
-        return network.described(images, self._changed)
+    def encode(self, network: CropEncoder, images: Tensor) -> Tensor:
+        """Return the mean latent over each image's crops, scaled to length 1: (images, d)."""
+        return network.mean_latents(images, self._change_colours)
 
-    def _changed(self, place: int, crops: Tensor) -> Tensor:
+    def _change_colours(self, place: int, crops: Tensor) -> Tensor:
         return render_intensity(crops, self.draws[:, place : place + 1], self.intensity)
 
 
 class CropPhase(Phase[CropEncoderState]):
-    """The training of the encoder on crops, then the mean latent of all images.
+    """Phase that trains the encoder on crops, then computes the mean latent of all images.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
@@ -133,7 +133,7 @@ class CropPhase(Phase[CropEncoderState]):
             Muon(self.config.matrix_rate, Adam(self.config.learning_rate), ()),
             self.config.batch,
             problem.samples,
-            _TOLD,
+            _NO_BOUND,
             precision=torch.bfloat16 if self.config.gradients == "bfloat16" else None,
             known_trips=2,
         )
@@ -145,12 +145,12 @@ class CropPhase(Phase[CropEncoderState]):
         return crops_program(self.space.network, self.config.weight, crops)
 
     def begin(self, randomness: Randomness) -> CropEncoderState:
-        """Return an encoder with random weights."""
+        """Return the first state of the phase: an encoder with random weights."""
         model = random_state(self.make_encoder, randomness.generator("model"), self.problem.device)
         return CropEncoderState(model, 0, self.descent.begin(model))
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the exchanges of a round: steps that train the encoder."""
+        """Return the exchanges of a round: the steps that train the encoder."""
         each, of = self.config.steps_per_round, self.config.steps
         steps = range(number * each, min((number + 1) * each, of))
         return self.descent.server_works(
@@ -162,7 +162,7 @@ class CropPhase(Phase[CropEncoderState]):
         return [FindMean(self.config.latent)]
 
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
-        """Return the clients' work: steps on crops, and the sum of latents."""
+        """Return the client side of the steps on crops, and of the mean latent."""
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
         latents = SumLatents(self.config.latent, self.space, context.least)
@@ -170,23 +170,23 @@ class CropPhase(Phase[CropEncoderState]):
         return [*steps, latents]
 
     def is_learnt(self, known: CropEncoderState) -> bool:
-        """Return whether the mean latent is known."""
+        """Return whether the phase has ended: whether the mean latent is known."""
         return known.mean is not None
 
     def samples(self, known: CropEncoderState, client: Client) -> Tensor:
-        """Return the direction of each latent from the mean latent, of shape (images, d)."""
+        """Return the vectors to cluster: z − mean latent, scaled to length 1, (images, d)."""
         assert known.mean is not None
         z = self.space.latents(known, client)
         return F.normalize(z - known.mean.to(z), dim=1)
 
     def public(self, known: CropEncoderState) -> CropEncoderState:
-        """Return what clients need: the encoder and the mean latent."""
+        """Return what clients need to encode images: the encoder and the mean latent."""
         return known.public
 
 
 @dataclass(frozen=True)
 class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
-    """The server's mean of all latents, once the encoder is trained."""
+    """Server side of the mean latent of all images, of ``d`` dimensions."""
 
     d: int
     exchange = MEAN
@@ -196,11 +196,11 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
         return state.public
 
     def update_format(self, message: CropEncoderState) -> UpdateFormat:
-        """Return an update's shapes and dtypes: a sum of latents and their number."""
+        """Return an update's shapes and dtypes: a sum of latents, and the number of images."""
         return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
 
     def check(self, message: CropEncoderState, update: Sums, senders: Sequence[Member]) -> None:
-        """Refuse a count that the clients' images cannot have."""
+        """Refuse a number of images that is larger than the senders'."""
         check_counts(update.counts, senders)
 
     def aggregate(
@@ -212,7 +212,7 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
 
 @dataclass(frozen=True)
 class SumLatents(SummedWork[CropEncoderState, Sums]):
-    """The clients' sums of latents; a client with too few images adds nothing."""
+    """Client side of the mean latent; a client with fewer than ``least`` images adds nothing."""
 
     d: int
     space: CropLatents
@@ -226,7 +226,7 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sums:
-        """Sum the latents of all images of some clients."""
+        """Sum the latents of the clients' images, and count the images."""
         return sum_updates(self._of(message, each) for each in clients)
 
     def _of(self, message: CropEncoderState, client: Client) -> Sums:
@@ -237,7 +237,7 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
 
 
 class FedEmp(PhasedClustering):
-    """Fed-EMP: an encoder trained on crops of images, then k-means on the latents of all clients.
+    """Fed-EMP: an encoder trained on crops of images, then exact k-means on the latents.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
@@ -249,5 +249,5 @@ class FedEmp(PhasedClustering):
     def __init__(self, problem: Problem) -> None:
         phase = CropPhase(problem)
         inner = replace(problem, image_shape=(phase.config.latent,))
-        super().__init__(phase, ExactMeans(inner, hard, _STARTS, _MEANS_OF_A_ROUND))
+        super().__init__(phase, ExactMeans(inner, hard_weights, _RESTARTS, _STEPS_PER_ROUND))
         self.by_pixels = False

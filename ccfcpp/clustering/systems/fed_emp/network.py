@@ -1,4 +1,4 @@
-"""The encoder of Fed-EMP. Nothing in it couples images, and it takes images of any size."""
+"""The encoder of Fed-EMP: it takes images of any size, and encodes each independently."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -13,7 +13,7 @@ from ccfcpp.models.pooled import apply_rounded
 
 _GROUPS = 8
 _AT_FULL_SIZE = 2
-"""Convolutions before the first halving."""
+"""Number of convolutions before the resolution is first halved."""
 
 
 def crop_side(height: int, width: int) -> int:
@@ -22,15 +22,15 @@ def crop_side(height: int, width: int) -> int:
 
 
 class CropEncoder(nn.Module):
-    """Convolutions 3×3 with GroupNorm, the mean over places, and a small perceptron.
+    """Encoder of crops: 3×3 convolutions with GroupNorm, mean pooling, and a perceptron.
 
     Args:
-        config: The section.
+        config: Widths of the layers.
         image_shape: Channels, height and width.
-        precision: What convolutions round to; None for no rounding.
+        precision: dtype to which the convolutions' products are rounded; None for no rounding.
 
     Raises:
-        UsageError: The images are too small for so many halvings.
+        UsageError: The images are too small for so many layers that halve the resolution.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CropEncoder(nn.Module):
         for place, out in enumerate(config.widths, start=1):
             layers.append(nn.Conv2d(channels, out, kernel_size=3, padding=1))
             if _AT_FULL_SIZE <= place < len(config.widths):
-                # Before the norm, which has a quarter of the numbers to go over then.
+                # Before the norm, which then has a quarter of the numbers to normalise.
                 layers.append(nn.MaxPool2d(2))
             layers += [nn.GroupNorm(_GROUPS, out), nn.LeakyReLU(0.1)]
             channels = out
@@ -63,22 +63,25 @@ class CropEncoder(nn.Module):
         self.grid = config.grid
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return latents of length 1 of images or crops, of shape (batch, latent)."""
-        # A processor's convolutions are fastest with the channels of a place side by side.
+        """Return latents, scaled to length 1, of float images or crops: (batch, latent)."""
+        # On a CPU, convolutions are fastest in this memory format.
         x = images.contiguous(memory_format=torch.channels_last)
         x = apply_rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
-    def described(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the direction of each image's mean latent over a grid of crops: (batch, latent).
+    def mean_latents(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Return each image's mean latent over a grid of crops, with length 1: (batch, latent).
 
         Args:
-            images: Tensor of shape (batch, channels, height, width).
-            change: Maps a crop's place in the grid and the crops of all images there to crops.
+            images: Float tensor of shape (batch, channels, height, width).
+            change: Changes the crops of all images at one place of the grid; its arguments are the
+                number of the place and the crops.
         """
         height, width = images.shape[2:]
         side = crop_side(height, width)
-        corners = product(_starts(height, side, self.grid), _starts(width, side, self.grid))
+        corners = product(
+            _crop_offsets(height, side, self.grid), _crop_offsets(width, side, self.grid)
+        )
         total = sum(
             self(change(place, images[:, :, top : top + side, left : left + side]))
             for place, (top, left) in enumerate(corners)
@@ -87,6 +90,6 @@ class CropEncoder(nn.Module):
         return F.normalize(total, dim=1)
 
 
-def _starts(size: int, side: int, count: int) -> list[int]:
-    """Return the first pixel of each crop, spaced evenly from one edge to the other."""
+def _crop_offsets(size: int, side: int, count: int) -> list[int]:
+    """Return the first pixels of ``count`` crops, evenly spaced from one edge to the other."""
     return [round(place * (size - side) / (count - 1)) for place in range(count)]

@@ -1,15 +1,14 @@
-"""Training steps on crops of images, over all clients together.
+"""Training steps of Fed-EMP's encoder on crops of images, over all clients together.
 
 Source: Tong, Chen, Ma and LeCun, *EMP-SSL: Towards Self-Supervised Learning in One Training Epoch*
-(arXiv 2304.03977). With N crops of all images together, latents z of length 1, and z̄ the direction
-of the mean latent over the crops of an image, the loss is
+(arXiv 2304.03977). With the latents z of all crops, scaled to length 1, the mean latents z̄ over
+the crops of each image, also scaled to length 1, and a weight λ, the loss is
 
     L = −R(Z) − λ mean ⟨z, z̄⟩ .
 
-The first term, −R(Z), keeps latents apart. It couples all images through sums alone, which clients
-add up: here over all crops together, where the paper has a term for each. The second is a mean over
-images, of which each client has some. Many small crops of an image teach in one pass what two views
-of it teach in many.
+The coding rate R(Z) keeps latents apart. It is computed from sums over the crops of all clients;
+the paper instead has one such term for each of the crops that an image has. The second term is a
+mean over crops, to which each client adds its part.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.fed_emp.coding_rate import (
+    as_matrix,
     coding_rate,
     is_plausible,
     nearest_plausible,
-    outer,
-    square,
+    sum_outer_products,
 )
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
@@ -40,16 +39,16 @@ from ccfcpp.engine.synchronised.contract import Batch, StepMessage
 from ccfcpp.engine.synchronised.descent import BatchPart
 from ccfcpp.models.pooled import Objective, Pool, Program
 
-_OF_PLACE = 3
-"""Draws of a crop: where it lies, and whether it is mirrored."""
+_PLACE_DRAWS = 3
+"""Random numbers that determine a crop's row, its column, and whether it is mirrored."""
 
 
 @dataclass(frozen=True)
 class Crops:
-    """Small crops of images at their own resolution, mirrored and changed in colour.
+    """Random crops of images, not rescaled, some mirrored, and changed in colour.
 
     Attributes:
-        intensity: The largest changes of colour.
+        intensity: Ranges of the colour changes.
         flip_probability: Probability that a crop is mirrored.
     """
 
@@ -57,16 +56,16 @@ class Crops:
     flip_probability: float
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the uniform numbers in [0, 1) that determine crops, of shape (draws, count)."""
-        place = torch.rand(_OF_PLACE, count, generator=generator)
+        """Draw uniform numbers in [0, 1) for ``count`` crops, (numbers per crop, count)."""
+        place = torch.rand(_PLACE_DRAWS, count, generator=generator)
         return torch.cat([place, draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Cut the crops of each image, as many as there are draws for it.
+        """Cut crops from images, the same number from each.
 
         Args:
             images: uint8 of shape (images, channels, height, width).
-            draws: Result of ``draw``, of shape (draws, images · crops), grouped by image.
+            draws: Result of ``draw`` for images · crops crops, grouped by image.
 
         Returns:
             float tensor of shape (images · crops, channels, side, side).
@@ -81,49 +80,48 @@ class Crops:
         columns = torch.where(mirrored, columns.flip(1), columns)
         each = draws.shape[1] // len(images)
         own = (torch.arange(draws.shape[1], device=images.device) // each).view(-1, 1, 1)
-        found = images.permute(0, 2, 3, 1)[own, rows[:, :, None], columns[:, None, :]]
-        crops = to_float(found.permute(0, 3, 1, 2).contiguous())
-        return render_intensity(crops, draws[_OF_PLACE:], self.intensity)
+        cut = images.permute(0, 2, 3, 1)[own, rows[:, :, None], columns[:, None, :]]
+        crops = to_float(cut.permute(0, 3, 1, 2).contiguous())
+        return render_intensity(crops, draws[_PLACE_DRAWS:], self.intensity)
 
 
 def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:
-    """Compute the loss on crops, with one sum over all clients.
+    """Compute Fed-EMP's loss on crops, with pooled sums over all clients.
 
     Args:
-        encoder: The encoder.
+        encoder: Encoder of the step.
         weight: λ, the weight of the second loss term.
-        crops: Tensor of shape (images, crops, channels, side, side).
+        crops: Float tensor of shape (images, crops, channels, side, side).
 
     Returns:
-        The objective. Its metrics are ``loss``, minus the mean ⟨z, z̄⟩, and ``apart``, minus
-        the coding rate R(Z).
+        The objective. Its metrics are ``loss``, −mean ⟨z, z̄⟩, and ``apart``, −R(Z).
     """
     each = crops.shape[1]
     z, sums = yield Pool(
         "moments",
         encoder(crops.flatten(0, 1)),
-        outer,
+        sum_outer_products,
         common=True,
         valid=is_plausible,
         nearest=nearest_plausible,
     )
-    matrix = square(sums)
+    matrix = as_matrix(sums)
     count = matrix[0, 0].detach()
     apart = -coding_rate((matrix / count)[1:, 1:])
-    agreement = (z * _directions(z, each)).sum() / count
-    figures = {"loss": -agreement, "apart": apart.detach() * (len(z) / count)}
-    return Objective(-weight * agreement, apart, figures)
+    agreement = (z * _mean_directions(z, each)).sum() / count
+    metrics = {"loss": -agreement, "apart": apart.detach() * (len(z) / count)}
+    return Objective(-weight * agreement, apart, metrics)
 
 
-def _directions(z: Tensor, each: int) -> Tensor:
-    """Return for each crop the direction of the mean latent over the crops of its image."""
+def _mean_directions(z: Tensor, each: int) -> Tensor:
+    """Return z̄ for each crop: the mean over its image's ``each`` crops, scaled to length 1."""
     mean = F.normalize(z.view(-1, each, z.shape[1]).mean(dim=1), dim=1)
     return mean.repeat_interleave(each, dim=0)
 
 
 @dataclass(frozen=True)
 class CropBatches:
-    """Batches of crops of the images that are in a step's batch."""
+    """Maker of training batches: random crops of a step's images."""
 
     config: CropsConfig
     crops: Crops
@@ -132,7 +130,7 @@ class CropBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Return the crops of a step's images, or None without images."""
+        """Return the crops of a step's images; None if the clients have no image in this step."""
         encoder, each = self.space.load(known), self.config.each
         images = torch.cat([turn.client.images[turn.chosen] for turn in turns])
         if len(images) == 0:

@@ -1,6 +1,6 @@
-"""Register Fed-EMP in the table of systems."""
+"""Entry of Fed-EMP in the table of clustering methods."""
 
-from ccfcpp.clustering.methods import System, late, without_tf32
+from ccfcpp.clustering.methods import System, lazy, without_tf32
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.pooled.config import MeansConfig
 from ccfcpp.clustering.systems.pooled.systems import unused_of_means
@@ -10,7 +10,7 @@ FED_EMP = System(
     title="Fed-EMP",
     sends="sums of latents, of their products and of gradients, then sums and counts by cluster",
     kinds=("sums",),
-    make=late("ccfcpp.clustering.systems.fed_emp.algorithm", "FedEmp"),
+    make=lazy("ccfcpp.clustering.systems.fed_emp.algorithm", "FedEmp"),
     sections={
         "crops": CropsConfig,
         "means": MeansConfig,

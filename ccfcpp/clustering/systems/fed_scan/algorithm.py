@@ -1,10 +1,10 @@
-"""Fed-SCAN: clustering by neighbours within each client, in steps over all clients together.
+"""Fed-SCAN: a clustering network trained on pairs of neighbours, in steps over all clients.
 
-The objective is SCAN's (``objective``). Images are coupled through a few
-sums alone: mean and variance of the latents, and the mean prediction. Clients add these up in each
-step (``ccfcpp.engine.synchronised``), so that a step is the centralised step over the union of all
-batches, for every partition. The partition decides only which images can be neighbours, and
-neighbours within a client are purer the more a client's images are alike.
+The objective is SCAN's (module ``objective``). It depends on the other images of a batch only
+through a few sums, for the mean and the variance of the latents and the mean prediction, which
+clients pool in each step (``ccfcpp.engine.synchronised``). So a step is the centralised one over
+all batches together. The partition only decides which images can be neighbours: images of the same
+client. The fewer classes a client has, the more of its neighbours are of one class.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, found_number
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, describe_chosen_number
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, SumMembers
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
@@ -23,7 +23,7 @@ from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, OVERCLUSTERS
 from ccfcpp.clustering.systems.fed_scan.messages import CENTRES, OF_NEIGHBOURS
 from ccfcpp.clustering.systems.fed_scan.neighbours import OF_IMAGES
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanNetwork
-from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS, program
+from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS, scan_program
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.systems.fed_scan.views import AnyViews, VectorViews, Views
@@ -42,15 +42,15 @@ from ccfcpp.models.pooled import Norm, Program, rounding_dtype
 from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)
-"""Matrices that are no hidden layers, which Muon is for."""
+"""Matrices that Adam trains if the optimizer is Muon, which is meant for hidden layers."""
 
 _TRIES = 5
-"""Rounds in a row in which a merge is tried again. If clients come and go, centres are found in
-as many rounds at the end."""
+"""Number of rounds in which a failed merge is tried again; and of last rounds that compute centres
+if clients may be absent."""
 
 
-def config_of(problem: Problem) -> ScanConfig:
-    """Return the section ``scan``, with over-clusters as an unknown number of clusters needs."""
+def scan_settings(problem: Problem) -> ScanConfig:
+    """Return the section ``scan``; if k is unknown, with the over-clusters needed to choose it."""
     config = problem.config.section(ScanConfig)
     return config.model_copy(update={"overclustering": OVERCLUSTERS}) if problem.fewest else config
 
@@ -60,10 +60,10 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
-        make_network: Builds another network than ``ScanNetwork``.
+        make_network: Builds the network; None for ``ScanNetwork``.
 
     Raises:
-        UsageError: The first neighbours are by what vectors do not have.
+        UsageError: ``scan.first_neighbours`` needs images, and the data are vectors.
     """
 
     state_type = EncoderState
@@ -72,7 +72,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         self, problem: Problem, make_network: Callable[[], ClusterNetwork] | None = None
     ) -> None:
         self.problem = problem
-        self.config = config_of(problem)
+        self.config = scan_settings(problem)
         first = self.config.first_neighbours
         if problem.has_vectors and first in OF_IMAGES:
             raise UsageError(
@@ -108,32 +108,34 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
             lags=self._lags(),
             exact_steps=self.config.exact_steps,
             uses_memory=True,
-            # To and fro at each normalisation, the predictions, and the gradient of the model. To
-            # rehearse a step before the first one would make runs start slowly.
+            # Two for each normalisation, one for the predictions, one for the gradients. Counted
+            # here, since rehearsing a step would delay the start of a run.
             known_trips=2 * sum(isinstance(m, Norm) for m in self.space.network.modules()) + 2,
         )
 
     def _trains_merged(self) -> bool:
-        """Return whether training goes on with merged clusters, which needs a known k."""
+        """Return whether the last steps train merged clusters; if k is unknown, they do not."""
         several = self.config.overclustering > 1 and not self.problem.fewest
         return several and self.config.merged_from < 1
 
     def _largest(self) -> dict[str, float] | str:
-        """Return how much one image can add to a sum; or why that has no bound."""
+        """Return bounds on what an image adds to each sum; or the reason why there is none."""
         if self.config.pairs != "views" or self.merges:
             return OF_NEIGHBOURS
-        # The predictions of all views of an image.
+        # The probabilities of one view have the sum 1.
         return {f"sums/{PREDICTIONS}": 2.0 * self.config.pairs_each}
 
     def _lags(self) -> Lags:
+        """Return what a step takes from the step before, instead of exchanging it again."""
         if not self.config.lagged:
             return Lags()
         norm = self.space.network.latent_norm
         return Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
 
     def _rehearsal(self) -> Program:
+        """Return a step on two images, which shows the exchanges that a step takes."""
         images = torch.zeros(2, 2, *self.problem.image_shape, device=self.problem.device)
-        return program(self.space.network, self.config.balance, images)
+        return scan_program(self.space.network, self.config.balance, images)
 
     def _optimizer(self) -> Adam | Muon:
         adam = Adam(self.config.learning_rate)
@@ -142,43 +144,43 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Muon(self.config.matrix_rate, adam, _HEAD)
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """Return random weights, without moments and statistics."""
+        """Return the state before the first round: random weights, and a fresh optimizer."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
         descent, groups = self.descent.begin(model), self.single_groups()
         return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
-        """Return each over-cluster as its own cluster; None if they have to be merged."""
+        """Return the cluster of each output of the head if there is no merge; else None."""
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
-        """Return the exchanges of a round: its steps, and in the last round the centres.
+        """Return the exchanges of a round: its steps; the last round also computes the centres.
 
-        If clients may miss the last round, earlier rounds compute the centres, too.
+        If clients may miss the last round, a few rounds before it compute the centres, too.
         """
-        works = [*self.going_on(number, state), *self.training(number)]
+        works = [*self.continuation_exchanges(number, state), *self.training_exchanges(number)]
         varies = self.problem.config.availability.varies and not self.problem.protected
         if number + (_TRIES if varies else 1) >= self.rounds:
             works.append(FindCentres(self.config.latent, early=number + 1 < self.rounds))
         return works
 
-    def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
-        """Return a merge if this is the first round of a run that continues a finished one."""
+    def continuation_exchanges(self, number: int, state: EncoderState) -> list[AnyServerWork]:
+        """Return the merge with which a run that continues a finished one starts, if it is due."""
         begins = self.merges and number == 0 and state.version > 0
         return [self._merge(self._trains_merged())] if begins else []
 
-    def training(self, number: int) -> list[AnyServerWork]:
-        """Return the steps and merges of a round, for any state with this network in training.
+    def training_exchanges(self, number: int) -> list[AnyServerWork]:
+        """Return the training steps of a round, and the merges between them.
 
-        Over-clusters are merged whenever neighbours are searched again, and at the end. If a merge
-        could not be trained because clients were absent, the next rounds try it again.
+        Over-clusters are merged at each new search for neighbours, and at the end. If absent
+        clients kept merged clusters from being trained, the next rounds repeat the merge.
         """
         per_round, steps = self.config.steps_per_round, self.config.steps
         tries = 0 if self.problem.protected else _TRIES * per_round
         works: list[AnyServerWork] = []
         for step in range(number * per_round, min((number + 1) * per_round, steps)):
-            works += self._trips(step)
+            works += self._step_exchanges(step)
             done = step + 1
             since = done % self.config.mine_every
             late = self.config.merged_from * steps <= done - since and since < done < steps
@@ -192,17 +194,17 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         k, fewest, rule = self.problem.clusters, self.problem.fewest, self.config.merge
         return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained, again)
 
-    def _trips(self, step: int) -> list[StepExchange[D]]:
+    def _step_exchanges(self, step: int) -> list[StepExchange[D]]:
         rate = cosine_decay(step / self.config.steps)
         return self.descent.server_works(range(step, step + 1), lambda _: rate)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: steps, and sums for merges and for the centres."""
+        """Return the client side of all exchanges: steps, merges and centres."""
         centres = SumMembers(CENTRES, self._members, context)
         return ClientSide.of(*self.client_works(context), centres)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
-        """Return the clients' work for each exchange of a step, and for merges."""
+        """Return the client side of steps and merges."""
         pairs = self._pairs()
         merging = [SumTransitions(pairs, context.least)] if self.merges else []
         steps = self.descent.client_works(pairs, context.bounding, context.least, context.alone)
@@ -217,11 +219,11 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Pairs(self.config, self.views, self.space, self.folds)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """Return whether the head can assign images: after the first step, or the first merge."""
+        """Return whether the head can assign images: after a step, and a merge if there is one."""
         return state.version > 0 and state.groups is not None
 
     def probabilities(self, known: EncoderState, client: Client) -> Tensor:
-        """Return the head's probabilities, of shape (samples, k).
+        """Return the probability of each cluster for a client's samples, of shape (samples, k).
 
         Raises:
             FederationError: No step was made yet, or over-clusters have not been merged.
@@ -229,7 +231,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.space.probabilities(snapshot(known), client)
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the head's cluster of each image, int64 of shape (samples,).
+        """Return the likeliest cluster of each of a client's samples, int64 of shape (samples,).
 
         Raises:
             FederationError: No step was made yet, or over-clusters have not been merged.
@@ -237,22 +239,22 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.assign_by_model(snapshot(state), client)
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the normalised latents z, of shape (samples, d)."""
+        """Return the latents of a client's samples, of shape (samples, d)."""
         return self.space.latents(state, client)
 
     def final_model(self, state: EncoderState) -> EncoderState:
-        """Return what clients need to assign images: the model, and the centre of each cluster."""
+        """Return what clients need to assign images: the model, and the clusters' centres."""
         return replace(snapshot(state), centroids=state.centroids)
 
     def assign_by_model(self, final_model: EncoderState, client: Client) -> Tensor:
-        """Return the head's cluster of each image, int64 of shape (samples,)."""
+        """Return the likeliest cluster of each of a client's samples, int64 of shape (samples,)."""
         return self.probabilities(final_model, client).argmax(dim=1)
 
     def summarize(self, state: EncoderState) -> dict[str, object]:
         """Return the number of clusters, and the evidence for it, if k was not given."""
         if state.groups is None or state.evidence is None:
             return {}
-        return found_number(state.evidence, self.problem.fewest, state.clusters)
+        return describe_chosen_number(state.evidence, self.problem.fewest, state.clusters)
 
 
 def _views(problem: Problem) -> AnyViews:

@@ -1,7 +1,7 @@
-"""The clients' work in Fed-SCAN, done together for all clients of a process.
+"""Client side of Fed-SCAN: batches of pairs, and sums for merges.
 
-All clients have the same model in a step and send sums, so the images of all clients of a process
-go through one network as one batch.
+In a step all clients have the same model and send sums, so the images of all clients of a process
+go through the network as one batch.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, ModelVersion, Transitions
 from ccfcpp.clustering.systems.fed_scan.neighbours import (
     FEATURES,
-    drawn_neighbours,
+    draw_neighbours,
     nearest_neighbours,
 )
-from ccfcpp.clustering.systems.fed_scan.objective import program
+from ccfcpp.clustering.systems.fed_scan.objective import scan_program
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.views import AnyViews
 from ccfcpp.core.profiling import section
@@ -33,20 +33,23 @@ from ccfcpp.engine.synchronised.descent import BatchPart
 from ccfcpp.engine.synchronised.optimizers import cosine_decay
 
 _PERIOD = "period"
-"""Key in a client's local state: the period of the run in which it searched neighbours."""
+"""Key in a client's local state: the period (``mine_every`` steps) of its last neighbour search."""
 
 _NEIGHBOURS = "neighbours"
 """Key in a client's local state: the neighbours of its images."""
 
 _FIRST = "first features"
-"""Key in its scratch: the kind of first features, and these."""
+"""Key in a client's cache: the name of the first features, and the features."""
 
-_WIDTHS = (1, 2, 4, 8)
-"""Factors of ``scan.neighbours``: the numbers of neighbours over which predictions are averaged."""
+_COUNT_FACTORS = (1, 2, 4, 8)
+"""Multiples of ``scan.neighbours`` over which predictions are averaged if k is unknown."""
 
 
 class Pairs:
-    """Batches of pairs: each image of a step's batch with one of its neighbours."""
+    """Maker of batches of pairs: views of an image, and of one of its neighbours.
+
+    There are several folds of the images if k is chosen from the data, see ``merging``.
+    """
 
     def __init__(
         self, config: ScanConfig, views: AnyViews, space: LatentSpace, folds: int = 1
@@ -59,63 +62,63 @@ class Pairs:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Return the pairs of a step, after a new search for neighbours if it is due."""
+        """Return a step's pairs, None if there are none; first search for neighbours if due."""
         if self.config.pairs == "neighbours":
             for each in turns:
                 self.find_neighbours(known, each.client)
         with section("batches"):
-            pairs = self._views(known.version, turns, randomness)
+            pairs = self._draw_views(known.version, turns, randomness)
         network = self.space.load(known)
-        # A small client may have no image in a step.
         if len(pairs) == 0:
             return None
         balance = self._balance(known.version)
-        # One that changes is another in each step.
+        # A captured graph cannot be used in another step if λ changes.
         course = balance if self.config.last_balance is None else None
-        return Batch(partial(program, network, balance), (pairs,), course)
+        return Batch(partial(scan_program, network, balance), (pairs,), course)
 
     def _balance(self, step: int) -> float:
-        """Return λ of a step, which goes from the first to the last weight along a half cosine."""
+        """Return the weight λ of a step; with ``last_balance``, it changes along a half cosine."""
         first, last = self.config.balance, self.config.last_balance
         if last is None:
             return first
         return last + (first - last) * cosine_decay(step / self.config.steps)
 
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
-        """Store the neighbours of a client's images in its local state, once in each period.
+        """Search the neighbours of a client's images, and store them in its local state.
 
-        The first search compares features of the images, later ones compare latents.
+        This is done once in each period. The first search compares features of the images, later
+        ones compare latents.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
         points = self._points(known, client) if period else self._features(client)
         with section("neighbours"):
-            found = nearest_neighbours(points, self.widths[-1])
-        client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+            neighbours = nearest_neighbours(points, self.neighbour_counts[-1])
+        client.memory = {_NEIGHBOURS: neighbours, _PERIOD: torch.tensor(period)}
 
     @property
-    def widths(self) -> Sequence[int]:
+    def neighbour_counts(self) -> Sequence[int]:
         """Numbers of nearest neighbours over which predictions are averaged.
 
-        There are several if k is unknown: parts of a large class may not be near neighbours.
+        There are several if k is unknown, since subclasses of a large class may be far apart.
         """
-        several = _WIDTHS if self.folds > 1 else (1,)
-        return [self.config.neighbours * width for width in several]
+        factors = _COUNT_FACTORS if self.folds > 1 else (1,)
+        return [self.config.neighbours * factor for factor in factors]
 
-    def near(self, p: Tensor, client: Client) -> Tensor:
-        """Return the mean of p over the neighbours of each image, averaged over ``widths``."""
+    def mean_over_neighbours(self, p: Tensor, client: Client) -> Tensor:
+        """Return the mean of p over each image's neighbours, averaged over ``neighbour_counts``."""
         nearest = client.memory[_NEIGHBOURS].to(p.device).T
         total = torch.zeros_like(p)
-        for width in self.widths:
+        for count in self.neighbour_counts:
             mean = torch.zeros_like(p)
-            for column in nearest[:width]:
-                mean += p[column.long()] / min(width, len(nearest))
+            for column in nearest[:count]:
+                mean += p[column.long()] / min(count, len(nearest))
             total += mean
-        return total / len(self.widths)
+        return total / len(self.neighbour_counts)
 
     def _points(self, known: ModelVersion, client: Client) -> Tensor:
-        """Return latents, joined with the first features if these have a weight."""
+        """Return the points of a later search: latents, joined with first features if weighted."""
         latents = self.space.latents(known, client)
         if not self.config.first_weight:
             return latents
@@ -123,47 +126,49 @@ class Pairs:
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
     def _features(self, client: Client) -> Tensor:
-        """Return the features for the first search; in half precision if used again."""
+        """Return the features that the first search compares, in half precision."""
         kind = self.config.first_neighbours
         held = client.scratch.get(_FIRST)
         if held is None or held[0] != kind:
             with section("first features"):
-                found = FEATURES[kind](client.images)
+                computed = FEATURES[kind](client.images)
                 if client.images.is_floating_point():  # Vectors may be too large for 16 bits.
-                    found = F.normalize(found, dim=1)
-                held = kind, found.half()
+                    computed = F.normalize(computed, dim=1)
+                held = kind, computed.half()
             if self.config.first_weight:
                 client.scratch[_FIRST] = held
         features: Tensor = held[1].float()
         return features
 
-    def _views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:
-        """Return views of a step's images and of their neighbours, as ``program`` takes them."""
-        pairs = [self._pairs(step, each, randomness) for each in turns]
+    def _draw_views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:
+        """Draw views of a step's images and of their neighbours, as ``scan_program`` needs them."""
+        pairs = [self._draw_pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
         views, each = self.views.render(images, draws), self.config.pairs_each
         shape = 2, len(views) // (2 * each), each, *views.shape[1:]
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
-    def _pairs(self, step: int, turn: BatchPart, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """Return images (2, pairs, …), and draws of shape (draws, 2, pairs) for their views."""
+    def _draw_pairs(
+        self, step: int, turn: BatchPart, randomness: Randomness
+    ) -> tuple[Tensor, Tensor]:
+        """Draw a client's pairs: images (2, pairs, …), and random numbers (draws, 2, pairs)."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
         if self.config.pairs == "neighbours":
             nearest = client.memory[_NEIGHBOURS][:, : self.config.neighbours]
-            others = drawn_neighbours(nearest, chosen, source, step)
+            others = draw_neighbours(nearest, chosen, source, step)
         draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
 @dataclass(frozen=True)
 class SumTransitions(SummedWork[EncoderState, Transitions]):
-    """Sums of the joint over-cluster probabilities of pairs of images of a client.
+    """Client side of a merge: sums of the joint over-cluster probabilities of pairs of images.
 
-    Pairs are an image and its neighbours, which are searched again, and all two images of a client.
-    Clients, and folds, with fewer than ``least`` images add nothing.
+    Pairs are an image and each of its neighbours, which are searched anew, and any two images of a
+    client. Clients, and folds of a client, with fewer than ``least`` images add nothing.
     """
 
     pairs: Pairs
@@ -173,7 +178,7 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     def local_sum(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> Transitions:
-        """Sum p(x) qᵀ over images x.
+        """Sum p(x) qᵀ over the clients' images x, for two kinds of q.
 
         q is the mean of p over the neighbours of x, or over all other images of its client.
         """
@@ -184,13 +189,13 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     def _of(self, message: EncoderState, client: Client, randomness: Randomness) -> Transitions:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).double()
-        near = self.pairs.near(p, client)
+        near = self.pairs.mean_over_neighbours(p, client)
         folds = self.pairs.folds
         fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
         by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
         by_fold *= (fold.bincount(minlength=folds) >= self.least).view(-1, 1, 1)
         total = p.sum(dim=0)
-        # An image and itself are no pair: they would say that an over-cluster goes with itself.
+        # Without pairs of an image and itself, which would favour over-clusters as they are.
         pairs = torch.outer(total, total) - p.mT @ p
         pairs *= len(p) >= self.least
         return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))

@@ -13,7 +13,7 @@ from ccfcpp.models.state import ModelState
 
 
 class ModelVersion(Protocol):
-    """A model and its version; see ``EncoderState``."""
+    """Interface of a message with a model: its weights, and the number of their changes."""
 
     @property
     def model(self) -> ModelState: ...  # noqa: D102
@@ -28,13 +28,16 @@ OF_NEIGHBOURS = (
 
 @dataclass(frozen=True)
 class Transitions:
-    """Sums of p(x) p(x′)ᵀ over pairs of images of the same client, in float64.
+    """Sums of p(x) p(x′)ᵀ over pairs of images x, x′ of the same client, in float64.
+
+    p(x) holds the probabilities of the m over-clusters for the image x. Element (i, j) of a sum
+    estimates in how many pairs x is in over-cluster i, and x′ in j.
 
     Attributes:
-        neighbours: Over the images of a fold and their neighbours, of shape (folds, m, m). There is
-            one fold if k is known.
-        holders: Over all pairs of two images of a client, where each client counts as often as it
-            has images; of shape (m, m).
+        neighbours: Sums over an image and its neighbours, for each fold of the images, of shape
+            (folds, m, m). There is one fold if k is known.
+        holders: Sum over all pairs of two images of a client, weighted so that each client counts
+            as often as it has images; of shape (m, m).
     """
 
     neighbours: Tensor
@@ -43,11 +46,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class OwnTransitions(Transitions):
-    """One client's sums over its pairs of images, with the client's number.
-
-    Attributes:
-        client: Its number.
-    """
+    """``Transitions`` of one client, with the client's number."""
 
     client: int = -1
 

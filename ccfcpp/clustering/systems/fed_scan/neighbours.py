@@ -1,4 +1,4 @@
-"""Nearest neighbours among the images of a client: features to compare, and the search."""
+"""Search for nearest neighbours among a client's images, and the features it compares."""
 
 import math
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
 
 ORIENTATIONS = 8
-"""Directions of a histogram, of the whole circle: from dark to light is not from light to dark."""
+"""Number of bins of a histogram of directions, over the whole circle."""
 
 CELL = 4
-"""Pixels from one histogram to the next; each is of a window twice as wide."""
+"""Pixels between the windows of neighbouring histograms; a window is twice as wide."""
 
 LEVELS = 4
-"""Levels of a channel in a histogram of colours."""
+"""Number of bins of each channel in a histogram of colours."""
 
 _CHANNELS = 3
-"""Number of channels of a colour."""
+"""Number of channels of colour images."""
 
 _COLOURS_BESIDE = 0.7
-"""Weight of colours beside gradients."""
+"""Weight of the histograms of colours relative to those of gradients."""
 
 _BATCH = 1000
-"""Images whose gradients are taken at a time."""
+"""Number of images whose histograms are computed at a time."""
 
 
 def pixels(images: Tensor) -> Tensor:
@@ -36,32 +36,33 @@ def pixels(images: Tensor) -> Tensor:
 
 def centred_pixels(images: Tensor) -> Tensor:
     """Flatten images as ``pixels`` does, and subtract the mean image."""
-    found = pixels(images)
-    return found - found.mean(dim=0)
+    flat = pixels(images)
+    return flat - flat.mean(dim=0)
 
 
-def gradients(images: Tensor) -> Tensor:
-    """Compute histograms of oriented gradients in overlapping windows, without their mean.
+def oriented_gradients(images: Tensor) -> Tensor:
+    """Compute histograms of oriented gradients in overlapping windows, minus their mean.
 
-    Source: Dalal and Triggs, *Histograms of Oriented Gradients for Human Detection* (CVPR 2005):
-    here of the square root of the grey image, with windows of 8 by 8 pixels every 4 pixels, each
-    normalised by its own length, where weak windows are held down.
+    Source: Dalal and Triggs, *Histograms of Oriented Gradients for Human Detection* (CVPR 2005).
+    Gradients are those of the square root of the grey image, windows have 8 by 8 pixels and lie 4
+    pixels apart, and each histogram is normalised, except that weak ones stay weak.
 
     Args:
         images: uint8 of shape (samples, channels, height, width).
 
     Returns:
-        float of shape (samples, 8 · windows), each of length 1.
+        float of shape (samples, 8 · windows); each row has length 1.
     """
-    found = torch.cat([histograms(to_float(part)) for part in torch.split(images, _BATCH)])
-    found = found.flatten(1)
-    return F.normalize(found - found.mean(dim=0), dim=1)
+    parts = [histograms(to_float(part)) for part in torch.split(images, _BATCH)]
+    flat = torch.cat(parts).flatten(1)
+    return F.normalize(flat - flat.mean(dim=0), dim=1)
 
 
 def histograms(images: Tensor) -> Tensor:
-    """Compute the histograms of ``gradients``: (samples, 8, rows, columns).
+    """Compute a histogram of 8 gradient directions for each window of float images.
 
-    A pixel's gradient counts for the two nearest directions, more for the nearer one.
+    A pixel's gradient counts for the two nearest directions, more for the nearer one. The result
+    has the shape (samples, 8, rows of windows, columns of windows).
     """
     grey = images.mean(dim=1, keepdim=True).sqrt()
     padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
@@ -72,43 +73,44 @@ def histograms(images: Tensor) -> Tensor:
     half = ORIENTATIONS / 2
     distance = ((turned + half) % ORIENTATIONS - half).abs()
     votes = (1 - distance).clamp(min=0) * (across.square() + down.square()).sqrt()
-    found: Tensor = F.avg_pool2d(votes, 2 * CELL, stride=CELL, padding=CELL // 2)
-    length: Tensor = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-    return found / (length + 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6)
+    sums: Tensor = F.avg_pool2d(votes, 2 * CELL, stride=CELL, padding=CELL // 2)
+    length: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+    return sums / (length + 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6)
 
 
 def colour_histograms(images: Tensor) -> Tensor:
-    """Compute colour histograms of each quarter, as square roots and without their mean.
+    """Compute the square roots of colour histograms of each image quarter, minus their mean.
 
     Args:
         images: uint8 of shape (samples, 3, height, width).
 
     Returns:
-        float of shape (samples, 4 · 64), each of length 1; the 64 bins are four levels of each
-        channel.
+        float of shape (samples, 4 · 64), for 4 quarters and 4 × 4 × 4 colours; each row has
+        length 1.
     """
-    parts = [_histograms_of_colours(part) for part in torch.split(images, _BATCH)]
-    found = torch.cat(parts).sqrt()
-    return F.normalize(found - found.mean(dim=0), dim=1)
+    parts = [_quarter_histograms(part) for part in torch.split(images, _BATCH)]
+    roots = torch.cat(parts).sqrt()
+    return F.normalize(roots - roots.mean(dim=0), dim=1)
 
 
-def _histograms_of_colours(images: Tensor) -> Tensor:
+def _quarter_histograms(images: Tensor) -> Tensor:
+    """Count the pixels of each colour in each quarter of uint8 images: (samples, 4 · 64)."""
     levels = images.long() * LEVELS // 256
-    kinds = (levels[:, 0] * LEVELS + levels[:, 1]) * LEVELS + levels[:, 2]
+    colours = (levels[:, 0] * LEVELS + levels[:, 1]) * LEVELS + levels[:, 2]
     height, width = images.shape[2:]
     of_quarters = []
-    for rows in (kinds[:, : height // 2], kinds[:, height // 2 :]):
+    for rows in (colours[:, : height // 2], colours[:, height // 2 :]):
         for quarter in (rows[..., : width // 2], rows[..., width // 2 :]):
-            found = torch.zeros(len(images), LEVELS**3, device=images.device)
-            here = quarter.flatten(1)
-            ones = torch.ones_like(here, dtype=found.dtype)
-            of_quarters.append(found.scatter_add_(1, here, ones))
+            counts = torch.zeros(len(images), LEVELS**3, device=images.device)
+            flat = quarter.flatten(1)
+            ones = torch.ones_like(flat, dtype=counts.dtype)
+            of_quarters.append(counts.scatter_add_(1, flat, ones))
     return torch.cat(of_quarters, dim=1)
 
 
 def shapes_and_colours(images: Tensor) -> Tensor:
-    """Compute ``gradients``, joined with ``colour_histograms`` if there are three channels."""
-    shapes = gradients(images)
+    """Compute ``oriented_gradients``; of colour images, join them with ``colour_histograms``."""
+    shapes = oriented_gradients(images)
     if images.shape[1] != _CHANNELS:
         return shapes
     return torch.cat([shapes, _COLOURS_BESIDE * colour_histograms(images)], dim=1)
@@ -119,20 +121,20 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "centred": centred_pixels,
     "gradients": shapes_and_colours,
 }
-"""Functions that compute the features of images for the first search, by name."""
+"""Functions that map uint8 images to the features that the first search compares, by name."""
 
 OF_IMAGES = ("gradients",)
-"""First features that vectors do not have."""
+"""Names of features that only images have, not vectors."""
 
 _SIMILARITIES = 1 << 24
-"""Similarities that are held at a time: 64 MB."""
+"""Number of similarities that are in memory at a time: 64 MB."""
 
 
 _EXACT_UP_TO = 100_000
-"""Largest number of points of an exact search, whose cost is quadratic."""
+"""Largest number of points of an exact search on a CPU, whose cost is quadratic."""
 
 _PROBED = 32
-"""Number of an index's lists that are searched. docs/performance.md has what they miss."""
+"""Number of the index's lists that are searched; docs/performance.md reports the recall."""
 
 
 def nearest_neighbours(points: Tensor, count: int) -> Tensor:
@@ -142,11 +144,11 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
 
     Args:
         points: Float tensor of shape (samples, dimensions).
-        count: Number of neighbours.
+        count: Number of neighbours of each point.
 
     Returns:
-        int32 of shape (samples, at most ``count``): indices, fewer if there are fewer other
-        points. A single point is its own neighbour.
+        Indices, most similar first: int32 of shape (samples, ``count``), or fewer columns if there
+        are fewer other points. A single point is its own neighbour.
     """
     if len(points) < 2:
         return torch.zeros(len(points), 1, dtype=torch.int32, device=points.device)
@@ -157,18 +159,18 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
 
 def _exact(unit: Tensor, count: int) -> Tensor:
     """Search by all pairwise similarities, a block of points at a time."""
-    found = []
+    neighbours = []
     everyone = torch.arange(len(unit), device=unit.device)
     for block in torch.split(everyone, max(1, _SIMILARITIES // len(unit))):
         similarities = unit[block] @ unit.T
         similarities[everyone[: len(block)], block] = -torch.inf
-        found.append(similarities.topk(count, dim=1).indices.to(torch.int32))
-    return torch.cat(found)
+        neighbours.append(similarities.topk(count, dim=1).indices.to(torch.int32))
+    return torch.cat(neighbours)
 
 
 def _indexed(unit: Tensor, count: int) -> Tensor:
-    """Search an inverted file: only the lists whose centroids are nearest to a point."""
-    # Imported where it is needed, since the import is slow and many runs do without.
+    """Search with an inverted file: only the lists whose centroids are nearest to a point."""
+    # Imported here, since the import is slow and many runs do not need it.
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -180,26 +182,26 @@ def _indexed(unit: Tensor, count: int) -> Tensor:
     index.train(values)
     index.add(values)
     index.nprobe = _PROBED
-    found = torch.from_numpy(index.search(values, count + 1)[1])
+    nearest = torch.from_numpy(index.search(values, count + 1)[1])
     own = torch.arange(len(values)).unsqueeze(1)
-    found = torch.where(found < 0, own, found)  # Lists with too few points leave gaps.
-    others_first = (found == own).to(torch.uint8).argsort(dim=1, stable=True)
-    return found.gather(1, others_first)[:, :count].to(unit.device, torch.int32)
+    nearest = torch.where(nearest < 0, own, nearest)  # Lists with too few points leave gaps.
+    others_first = (nearest == own).to(torch.uint8).argsort(dim=1, stable=True)
+    return nearest.gather(1, others_first)[:, :count].to(unit.device, torch.int32)
 
 
-def drawn_neighbours(
+def draw_neighbours(
     neighbours: Tensor, chosen: Tensor, randomness: Randomness, step: int
 ) -> Tensor:
     """Draw one neighbour of each chosen image at random.
 
     Args:
         neighbours: Neighbours of each image of the client, int32 of shape (samples, neighbours).
-        chosen: int64 indices of shape (chosen,).
-        randomness: The client's source.
+        chosen: Indices of the chosen images, int64 of shape (chosen,).
+        randomness: The client's source of random numbers.
         step: Number of the step.
 
     Returns:
-        int64 indices of shape (chosen,).
+        Indices of the neighbours, int64 of shape (chosen,).
     """
     generator = randomness.generator(f"neighbours {step}")
     places = torch.randint(neighbours.shape[1], (len(chosen),), generator=generator)

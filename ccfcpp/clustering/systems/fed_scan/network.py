@@ -1,8 +1,8 @@
-"""The network of Fed-SCAN: an encoder and a head.
+"""The network of Fed-SCAN: an encoder, and a head that assigns over-clusters.
 
-Only the batch normalisation of the latents couples images, over the batches of all clients.
-GroupNorm and LayerNorm see one image at a time; with a LayerNorm of the latents nothing in the
-network couples images.
+Only the batch normalisation of the latents, over the batches of all clients, depends on several
+images; GroupNorm and LayerNorm normalise each image by itself. With LayerNorm of the latents, no
+layer depends on several images.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, apply_roun
 _GROUPS = 8
 
 MERGE = "merge"
-"""Name of the submodule that merges over-clusters."""
+"""Name of the submodule that merges over-clusters, and prefix of its tensors in a state."""
 
 
 def _block(convolution: nn.Conv2d) -> list[nn.Module]:
@@ -25,11 +25,10 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class Merge(nn.Module):
-    """A layer that merges over-clusters: it sums the probabilities of those of one cluster.
+    """Layer that merges over-clusters: it sums their probabilities within each cluster.
 
-    It also holds each cluster's target share of the images, for the loss.
-
-    At first each over-cluster is a cluster of its own, and all shares are equal.
+    It also holds each cluster's target share of the images, for the loss. At first each
+    over-cluster is a cluster of its own, and all shares are equal.
 
     Args:
         overclusters: Number m of over-clusters.
@@ -42,7 +41,7 @@ class Merge(nn.Module):
         super().__init__()
         self.register_buffer("groups", torch.empty(overclusters, dtype=torch.int64))
         self.register_buffer("shares", torch.empty(overclusters))
-        if not self.groups.is_meta:  # where arithmetic imports a second's worth of symbolic algebra
+        if not self.groups.is_meta:  # Arithmetic on "meta" imports sympy: 1 s.
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -51,22 +50,22 @@ class Merge(nn.Module):
         self.shares.fill_(1 / len(self.shares))
 
     def forward(self, predictions: Tensor) -> Tensor:
-        """Add up the over-clusters of each cluster, (…, m) to (…, m); 0 beyond the last cluster."""
-        # What F.one_hot gives, which on a processor looks at the values first.
+        """Sum probabilities (…, m) by cluster; the result (…, m) is 0 from column k on."""
+        # As F.one_hot, which on a CPU would first check all values.
         clusters = torch.arange(len(self.groups), device=self.groups.device)
         member = self.groups.unsqueeze(1) == clusters
         return predictions @ member.to(predictions)
 
 
 class ClusterNetwork(PooledModule):
-    """Base class of networks for Fed-SCAN's steps; ``forward`` returns latents z, (batch, d).
+    """Base class of networks that Fed-SCAN trains; ``forward`` returns latents z, (batch, d).
 
-    The encoder ends in a normalisation of the latents.
+    A subclass normalises the latents.
 
     Attributes:
-        head: A linear map from latents to over-clusters.
-        latent_norm: The path of the latents' batch normalisation; None without one.
-        merge: The merge that training uses; None if over-clusters are trained unmerged.
+        head: Linear map from latents to logits of the m over-clusters.
+        latent_norm: Name of the submodule with the latents' batch normalisation; None without one.
+        merge: Layer that merges over-clusters in training; None if there is none.
     """
 
     head: nn.Linear
@@ -82,18 +81,18 @@ class ClusterNetwork(PooledModule):
         return self
 
     def predictions(self, latents: Tensor) -> Tensor:
-        """Return p = softmax(head(z)), of shape (batch, m), m ≥ k."""
+        """Return the probabilities of the over-clusters, softmax(head(z)), of shape (batch, m)."""
         return torch.softmax(self.head(latents), dim=-1)
 
 
 class ScanBackbone(nn.Sequential):
-    """Convolutions 4×4 with stride 2 and GroupNorm, and a hidden layer with LayerNorm.
+    """Backbone for images: 4×4 convolutions with stride 2 and GroupNorm, then a hidden layer.
 
     Attributes:
         features: Number of output features.
 
     Raises:
-        UsageError: The images are too small for so many halvings.
+        UsageError: The images are too small for so many layers that halve the resolution.
     """
 
     def __init__(self, config: ScanConfig, image_shape: Sequence[int]) -> None:
@@ -117,7 +116,7 @@ class ScanBackbone(nn.Sequential):
 
 
 class VectorBackbone(nn.Sequential):
-    """A hidden layer with LayerNorm, or nothing for a linear encoder.
+    """Backbone for vectors: a hidden layer with LayerNorm, or no layer for a linear encoder.
 
     Attributes:
         features: Number of output features.
@@ -131,16 +130,16 @@ class VectorBackbone(nn.Sequential):
 
 
 class ScanNetwork(ClusterNetwork):
-    """The default network: a backbone, a layer of latents and a head.
+    """Default network of Fed-SCAN: a backbone, a linear layer to the latents, and a head.
 
     Args:
-        config: The section.
-        image_shape: Channels, height and width; of vectors, their size.
+        config: Widths of the layers, and the number of over-clusters per cluster.
+        image_shape: Channels, height and width; for vectors (size,).
         clusters: Number of clusters k.
-        precision: What the encoder's products round to; None for no rounding.
+        precision: dtype to which the encoder's products are rounded; None for no rounding.
 
     Raises:
-        UsageError: The images are too small for so many halvings.
+        UsageError: The images are too small for so many layers that halve the resolution.
     """
 
     def __init__(
@@ -151,12 +150,12 @@ class ScanNetwork(ClusterNetwork):
         precision: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        # A bias would be taken away again by the normalisation of the latents.
         backbone: ScanBackbone | VectorBackbone = (
             VectorBackbone(config, image_shape[0])
             if len(image_shape) == 1
             else ScanBackbone(config, image_shape)
         )
+        # The normalisation of the latents would remove a bias.
         layers = [*backbone, nn.Linear(backbone.features, config.latent, bias=False)]
         pooled = config.normalisation == "batch"
         norm = (
@@ -170,10 +169,10 @@ class ScanNetwork(ClusterNetwork):
         self.precision = precision
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return normalised latents z (batch, d) of images or vectors, (batch, …)."""
+        """Return normalised latents z of float images or vectors: (batch, …) to (batch, d)."""
         return apply_rounded(self.encoder, images, self.precision).to(images.dtype)
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Run ``forward`` in training mode, normalised over the batches of all clients."""
+        """Run ``forward`` in training mode, with BatchNorm over the batches of all clients."""
         z = yield from apply_pooled(self.encoder, x, child_path(name, "encoder"), self.precision)
         return z.to(x.dtype)

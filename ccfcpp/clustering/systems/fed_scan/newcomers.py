@@ -1,9 +1,10 @@
-"""Continuation of a finished run with new clients, and new clusters for what only they hold.
+"""Continuation of a finished Fed-SCAN run with new clients, whose images get new clusters.
 
-The encoder and the known heads stay, so that known clusters keep their numbers. Before the first
-step each new client clusters the images that known clusters do not explain, and sends the centres
-and their sizes; new heads start there. New heads with random weights would not win their images in
-a few steps, since known heads already take them.
+A *head* below is one output of the network's head: one over-cluster. The encoder and the known
+heads stay, so that known clusters keep their numbers. Before the first step each new client
+clusters those of its images that are far from known clusters, and sends the centres and their
+sizes, from which the server makes new heads. With random weights, a new head would hardly be
+assigned any image in the few steps of a continued run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.network import MERGE
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
-from ccfcpp.clustering.systems.fed_scan.server import merge_as, trains_merged
+from ccfcpp.clustering.systems.fed_scan.server import merge_tensors, trains_merged
 from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -41,22 +42,22 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.update_format import Count, UpdateFormat, Votes
 from ccfcpp.models.state import ModelState
 
-_STARTS, _ITERATIONS = 5, 25
+_RESTARTS, _ITERATIONS = 5, 25
 _SOFT = 0.7
-"""A new head's length, as a share of the known ones': shorter heads give way to the steps."""
+"""Length of a new head's weights relative to known ones; shorter ones change faster in training."""
 _MARGIN = 1.0
-"""By how much a new head's logit exceeds all known ones together, at its own centre."""
+"""By how much a new head's logit exceeds the log-sum-exp of all known ones, at its centre."""
 
 
 @dataclass(frozen=True)
-class Grown:
-    """Facts of the finished run, needed until new clusters are found.
+class FinishedRun:
+    """What the continued run needs of the finished one until new clusters are found.
 
     Attributes:
         groups: The cluster of each known head, int64 of shape (m,).
-        shares: The share of images of each known head, float64 of shape (m,); None if no merge
-            was trained.
-        clients: Numbers of the clients that took part in it, int64.
+        shares: The share of images of each known head, float64 of shape (m,); None if merged
+            clusters were not trained.
+        clients: Numbers of the clients that took part in it, int64 of shape (clients,).
     """
 
     groups: Tensor
@@ -69,11 +70,11 @@ class GrowingState(EncoderState):
     """The state of a continued run, which is also the message to its clients.
 
     Attributes:
-        grown: None once the new clusters are found. Before, known heads come first in the model,
-            and each known cluster has a centroid.
+        grown: Facts of the finished run; None once the new clusters are found. Until then, known
+            heads come first in the model, and ``centroids`` are those of known clusters.
     """
 
-    grown: Grown | None = None
+    grown: FinishedRun | None = None
 
 
 NEW_CENTRES = Exchange(
@@ -85,16 +86,16 @@ NEW_CENTRES = Exchange(
 )
 
 
-def inherited(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
-    """Return the first state of a run with other clients that continues from a run's last state."""
+def inherit_state(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
+    """Return the first state of a run that continues from another run's last state."""
     begun = algorithm.initial_state(randomness)
-    # A merge would keep to shares in which clients that are gone count.
+    # The shares of the last merge count clients that have left.
     kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}
     return replace(begun, model=begun.model | kept, version=last.version, groups=last.groups)
 
 
 class GrowingScan(FedScan):
-    """Fed-SCAN that continues a finished run, and finds its new clusters before its first step."""
+    """Fed-SCAN that continues a finished run and first finds new clusters of new clients."""
 
     state_type = GrowingState
 
@@ -102,18 +103,18 @@ class GrowingScan(FedScan):
         """Return the state of a run that starts from random weights."""
         return GrowingState(**vars(super().initial_state(randomness)))
 
-    def grown(
+    def continued_state(
         self, last: EncoderState, known: Iterable[int], randomness: Randomness
     ) -> GrowingState:
-        """Return the first state of a continued run, in which its new clusters are not yet found.
+        """Return the first state of a continued run, before its new clusters are found.
 
         Args:
             last: The last state of the finished run, whose over-clusters are merged.
-            known: Numbers of the clients that took part in it.
+            known: Numbers of the clients that took part in the finished run.
             randomness: Source of random numbers of the new run.
 
         Raises:
-            UsageError: There would be no new clusters.
+            UsageError: ``clusters`` is not larger than in the finished run.
         """
         assert last.groups is not None
         new = self.overclusters - len(last.groups)
@@ -123,55 +124,56 @@ class GrowingScan(FedScan):
                 f" is no more than the {last.clusters} of the finished run: give more; images of "
                 "its clusters need no training (ccfcpp predict)",
             )
-        begun = inherited(self, last, randomness)
+        begun = inherit_state(self, last, randomness)
         heads = {n: torch.cat([h, h.new_zeros(new, *h.shape[1:])]) for n, h in _heads(last.model)}
         numbers = torch.tensor(sorted(known), device=last.groups.device)
-        grown = Grown(last.groups, _shares(last.model, last.groups), numbers)
+        grown = FinishedRun(last.groups, _shares(last.model, last.groups), numbers)
         changes = {"model": begun.model | heads, "groups": self.single_groups(), "grown": grown}
         centres = required_centroids(last.centroids)
         return GrowingState(**{**vars(begun), **changes, "centroids": centres})
 
-    def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
-        """Return the search for new clusters while it is due, then the merge of ``FedScan``."""
+    def continuation_exchanges(self, number: int, state: EncoderState) -> list[AnyServerWork]:
+        """Return the search for new clusters, or the merge of ``FedScan`` once they are found."""
         if isinstance(state, GrowingState) and state.grown is not None:
             return [FindNewClusters(self.problem.clusters, self.problem.samples)]
-        return super().going_on(number, state)
+        return super().continuation_exchanges(number, state)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work of ``FedScan``, and the centres that new clients send."""
-        side, new = super().client_side(context), TellNewClusters(self.space, context.least)
+        """Return the client side of ``FedScan`` and of the search for new clusters."""
+        side, new = super().client_side(context), SendNewClusters(self.space, context.least)
         return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
 
     def describe(self) -> dict[str, object]:
-        """Return what clients send, for the summary of the run."""
+        """Return what a summary of the run shows: what clients send."""
         sends = "sums of statistics and gradients; newcomers: centres of new clusters"
         return {**super().describe(), "sends": sends}
 
 
 def _heads(model: ModelState) -> list[tuple[str, Tensor]]:
+    """Return the names and tensors of the head: weight (m, d) and bias (m,)."""
     return [(name, model[name]) for name in ("head.weight", "head.bias")]
 
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
-    """Return each head's share of images, equal within a cluster; None without trained merge."""
+    """Return each head's share of images, (m,); None if merged clusters were not trained."""
     if not trains_merged(model):
         return None
     shares = model[f"{MERGE}.shares"].double()[groups]
     return shares / groups.bincount()[groups]
 
 
-def _still_grown(state: GrowingState) -> tuple[Grown, int]:
-    """Return the facts of the finished run, and the number of new heads."""
+def _known_heads(state: GrowingState) -> tuple[FinishedRun, int]:
+    """Return ``state.grown``, which must be there, and the number of new heads."""
     assert state.grown is not None
     return state.grown, len(state.model["head.weight"]) - len(state.grown.groups)
 
 
 @dataclass(frozen=True)
 class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
-    """New heads, started at the centres that new clients send.
+    """Server side of the search for new clusters: makes new heads from new clients' centres.
 
     Attributes:
-        clusters: k, with the new ones.
+        clusters: Number of clusters k, including the new ones.
         samples: Number of images of all clients.
     """
 
@@ -180,19 +182,19 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     exchange = NEW_CENTRES
 
     def broadcast(self, state: GrowingState) -> GrowingState:
-        """Return the message to clients: model, known centres, known clients' numbers."""
+        """Return the message to clients: the model, known centres, and known clients' numbers."""
         return state.public
 
     def update_format(self, message: GrowingState) -> UpdateFormat:
         """Return an update's shapes and dtypes: at most one centre for each new head."""
         latent = required_centroids(message.centroids).shape[1]
-        return centroid_format(_still_grown(message)[1], latent, least=0)
+        return centroid_format(_known_heads(message)[1], latent, least=0)
 
     def check(
         self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
     ) -> None:
         """Refuse centres that are too far off, of too many images, or from known clients."""
-        known = _still_grown(message)[0].clients.tolist()
+        known = _known_heads(message)[0].clients.tolist()
         if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
         check_update(update, senders)
@@ -203,12 +205,12 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
         """Add heads for the new clusters, and assign all heads to clusters.
 
         Raises:
-            FederationError: The new clients hold too few images.
+            FederationError: The new clients sent fewer distinct centres than there are new heads.
         """
-        found, (grown, new) = list(updates), _still_grown(state)
-        points = torch.cat([update.centroids for update in found])
-        sizes = torch.cat([update.sizes for update in found])
-        starts = gathered(points, sizes, new, randomness.integer("new clusters"))
+        received, (grown, new) = list(updates), _known_heads(state)
+        points = torch.cat([update.centroids for update in received])
+        sizes = torch.cat([update.sizes for update in received])
+        starts = cluster_centres(points, sizes, new, randomness.integer("new clusters"))
         if len(starts) < new:
             raise FederationError(
                 f"newcomers that are there hold images for {len(starts)} of the {new} new heads "
@@ -216,27 +218,27 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
                 "when they are there, and another --out"
             )
         known = [(name, head[: len(grown.groups)]) for name, head in _heads(state.model)]
-        added = heads_at(starts, *(head for _, head in known))
+        added = heads_for(starts, *(head for _, head in known))
         heads = {n: torch.cat([own, more]) for (n, own), more in zip(known, added, strict=True)}
         model, clusters = state.model | heads, int(grown.groups.max()) + 1
-        apart = gathered(starts, torch.ones(new), self.clusters - clusters, seed=0)
-        groups = torch.cat([grown.groups, clusters + nearest(starts, apart)])
+        new_clusters = cluster_centres(starts, torch.ones(new), self.clusters - clusters, seed=0)
+        groups = torch.cat([grown.groups, clusters + nearest(starts, new_clusters)])
         if grown.shares is not None:
             of_each = sizes.new_zeros(new).index_add(0, nearest(points, starts), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
-            model |= merge_as(groups, torch.cat([of_known, of_each]), model)
-        # Clients load a model whose version they do not have.
+            model |= merge_tensors(groups, torch.cat([of_known, of_each]), model)
+        # A new version, since clients load a model only if its version has changed.
         version = state.version + 1
         return GrowingState(model, version, descent=state.descent, groups=groups), {}
 
 
 @dataclass(frozen=True)
-class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
-    """The new clients' k-means of images that known clusters do not explain; others send nothing.
+class SendNewClusters(ClientWork[GrowingState, CentroidUpdate]):
+    """Client side of the search for new clusters: new clients send centres, others none.
 
     Attributes:
         space: Computes latents.
-        least: The fewest images of a centre that a client sends.
+        least: The fewest images over which a client sends a centre.
     """
 
     space: LatentSpace
@@ -246,7 +248,7 @@ class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
     def local_updates(
         self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
     ) -> list[CentroidUpdate]:
-        """Return the centres of each new client, and none of other clients."""
+        """Return each new client's centres, and an empty update for other clients."""
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
     def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> CentroidUpdate:
@@ -260,31 +262,33 @@ class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
             )
         latents = self.space.latents(message, client)
         generator = randomness.generator("new clusters")
-        found = unexplained(latents, known, heads - len(grown.groups), generator)
-        enough = found.sizes >= self.least
-        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
+        clustering = cluster_unexplained(latents, known, heads - len(grown.groups), generator)
+        enough = clustering.sizes >= self.least
+        return CentroidUpdate(clustering.centroids[enough], clustering.sizes[enough])
 
 
-def unexplained(
+def cluster_unexplained(
     latents: Tensor, known: Tensor, count: int, generator: torch.Generator
 ) -> Clustering:
-    """Run Lloyd's k-means on a client's latents with the centres of known clusters held fixed.
+    """Run Lloyd's k-means on latents with new centres beside those of known clusters, which stay.
 
     Args:
         latents: Tensor of shape (samples, d).
         known: Centres of the known clusters, of shape (k, d).
         count: Largest number of new centres.
-        generator: Draws the starts, each by k-means++ beside the known centres.
+        generator: Draws the initial new centres by k-means++.
 
     Returns:
-        New centres and their sizes, of the start with the smallest inertia; those without images
-        are left out.
+        The new centres that have images, and their sizes, from the best of several runs.
     """
-    found = [_grown(latents, known, count, generator) for _ in range(_STARTS)]
-    return min(found, key=lambda each: each.inertia)
+    clusterings = [_add_centres(latents, known, count, generator) for _ in range(_RESTARTS)]
+    return min(clusterings, key=lambda each: each.inertia)
 
 
-def _grown(latents: Tensor, known: Tensor, count: int, generator: torch.Generator) -> Clustering:
+def _add_centres(
+    latents: Tensor, known: Tensor, count: int, generator: torch.Generator
+) -> Clustering:
+    """Run ``cluster_unexplained`` once, from one random initialisation."""
     centres = known
     for _ in range(count):
         far = torch.cdist(latents, centres).amin(dim=1).square().cpu()
@@ -305,18 +309,18 @@ def _grown(latents: Tensor, known: Tensor, count: int, generator: torch.Generato
     return Clustering(centres[len(known) :][sizes > 0], sizes[sizes > 0], inertia)
 
 
-def gathered(points: Tensor, sizes: Tensor, count: int, seed: int) -> Tensor:
-    """Run k-means on the centres of all new clients, to centres of shape (at most count, d)."""
+def cluster_centres(points: Tensor, sizes: Tensor, count: int, seed: int) -> Tensor:
+    """Run k-means on weighted centres (n, d); return new centres of shape (at most count, d)."""
     if len(points) == 0:
         return points
     return kmeans(points, count, seed=seed, weights=sizes).centroids.to(points)
 
 
-def heads_at(centres: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return heads that prefer new clusters at given centres.
+def heads_for(centres: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of new heads, each of which has the largest logit at its centre.
 
     Args:
-        centres: Latents of shape (new, d).
+        centres: Centres of the new heads in the space of latents, of shape (new, d).
         weight: Weight of the known heads, of shape (m, d).
         bias: Bias of the known heads, of shape (m,).
 

@@ -1,4 +1,4 @@
-"""The server's work in Fed-SCAN besides the steps: merging over-clusters and computing centres."""
+"""Server side of Fed-SCAN apart from training steps: merging over-clusters, computing centres."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.algorithm import rank_candidates
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.systems.fed_scan.merging import Rule, evidence, merged, numbered_like
+from ccfcpp.clustering.systems.fed_scan.merging import (
+    Rule,
+    evidence,
+    merge_overclusters,
+    renumber_like,
+)
 from ccfcpp.clustering.systems.fed_scan.messages import (
     CENTRES,
     TRANSITIONS,
@@ -29,7 +34,7 @@ from ccfcpp.models.state import ModelState
 
 
 def snapshot(state: EncoderState) -> EncoderState:
-    """Return the part of a state that clients need to use the model.
+    """Return the part of a state that clients need to assign images.
 
     Raises:
         FederationError: No step was made yet, or over-clusters have not been merged.
@@ -43,26 +48,26 @@ def snapshot(state: EncoderState) -> EncoderState:
 
 
 _LEAST_SHARE = 1e-4
-"""Smallest share of a cluster in training."""
+"""Smallest target share of images of a cluster in training."""
 
 _PART = "transitions/"
-"""Prefix of the names under which clients' last sums are kept."""
+"""Prefix of the names under which the state keeps each client's last sums."""
 
 M = TypeVar("M", bound=EncoderState)
 
 
 @dataclass(frozen=True)
 class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
-    """The server's merge of over-clusters into k clusters.
+    """Server side of the merge of over-clusters into k clusters.
 
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
         overclusters: Number m of over-clusters.
         folds: Number of folds of the images, by which k is chosen; 1 if k is known.
         fewest: Smallest candidate for k if k is chosen from the data; else 0.
-        rule: The quantity that the merge maximises.
+        rule: The measure that the merge maximises (module ``merging``).
         trained: Whether the next steps train the merged clusters.
-        again: Whether this repeats a merge that could not be trained, and is left out otherwise.
+        again: Whether this repeats a merge, in case the earlier one could not be trained.
     """
 
     clusters: int
@@ -75,7 +80,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     exchange = TRANSITIONS
 
     def is_due(self, state: M) -> bool:
-        """Return whether the merge is needed: a repeated one only if no merge is trained yet."""
+        """Return whether the merge is needed: a repeated one only if the earlier one failed."""
         return not (self.again and trains_merged(state.model))
 
     def broadcast(self, state: M) -> EncoderState:
@@ -83,7 +88,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return EncoderState(state.model, state.version)
 
     def update_format(self, message: EncoderState) -> UpdateFormat:
-        """Return an update's shapes and dtypes: two matrices over pairs of over-clusters."""
+        """Return an update's shapes and dtypes: sums of m × m matrices, see ``Transitions``."""
         square = self.overclusters, self.overclusters
         return {
             "neighbours": Spec(torch.float64, (self.folds, *square)),
@@ -91,7 +96,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         }
 
     def check(self, message: EncoderState, update: Transitions, senders: Sequence[Member]) -> None:
-        """Refuse sums larger than the senders' number of images, each of which adds 1."""
+        """Refuse matrices whose elements add up to more than the senders' number of images."""
         for part in (update.neighbours, update.holders):
             check_counts(part, senders)
 
@@ -100,101 +105,104 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
     def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
-        """Add the sender's number to the sums of a single client."""
+        """Add the sender's number to an update that comes from a single client."""
         return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Metrics]:
-        """Assign over-clusters to clusters; if k is unknown, the most evident number is taken.
+        """Merge over-clusters into clusters; if k is unknown, choose the k with most evidence.
 
-        Clusters keep the numbers that they had at the last merge. Absent clients count with their
-        last transitions; while those of some are unknown, no merge is trained, as its shares would
-        leave these clients out.
+        Clusters keep their numbers of the last merge. For absent clients, the last sums that they
+        sent are used; as long as a client has sent none, merged clusters are not trained, since
+        their target shares would leave this client out.
         """
         parts = dict(state.descent.parts) if state.descent else {}
-        total, complete = transitions_of_all(updates, parts)
+        total, complete = sum_transitions(updates, parts)
         sums = torch.stack([total.neighbours.sum(dim=0), total.holders])
         descent = state.descent and replace(state.descent, parts=parts)
         changes: dict[str, Any] = {"descent": descent}
         if self.fewest:
-            found = evidence(total.neighbours, self.fewest, self.clusters)
-            changes["evidence"] = found.to(sums.device)
-            # Among so many over-clusters random starts find worse merges, slowly.
-            groups = merged(sums, most_to_least(found, self.fewest)[0], None, self.rule)
+            by_k = evidence(total.neighbours, self.fewest, self.clusters)
+            changes["evidence"] = by_k.to(sums.device)
+            # With so many over-clusters, random initialisations are slow and give worse merges.
+            groups = merge_overclusters(
+                sums, rank_candidates(by_k, self.fewest)[0], None, self.rule
+            )
         else:
-            groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
+            groups = merge_overclusters(
+                sums, self.clusters, randomness.generator("merging"), self.rule
+            )
         of_each = sums[0].sum(dim=1).cpu()
         if state.groups is not None:
-            groups = numbered_like(groups, state.groups.cpu(), of_each)
+            groups = renumber_like(groups, state.groups.cpu(), of_each)
         if complete and (self.trained or trains_merged(state.model)):
-            changes["model"] = state.model | merge_as(groups, of_each, state.model)
+            changes["model"] = state.model | merge_tensors(groups, of_each, state.model)
         return replace(state, groups=groups.to(sums.device), **changes), {}
 
 
 def trains_merged(model: ModelState) -> bool:
-    """Return whether a model trains merged clusters."""
+    """Return whether a model's training uses merged clusters."""
     groups = model.get(f"{MERGE}.groups")
     return groups is not None and int(groups.max()) + 1 < len(groups)
 
 
-def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
-    """Return the tensors of a network's merge: groups, and the clusters' shares of images.
+def merge_tensors(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
+    """Return the tensors of a network's ``Merge``: groups, and the clusters' shares of images.
 
     Args:
         groups: The cluster of each over-cluster, int64 of shape (m,).
         of_each: Number of images of each over-cluster, of shape (m,).
-        model: Gives the device and dtype of the tensors.
+        model: Its tensors give the device and the dtype.
     """
-    shares = model[f"{MERGE}.shares"]
-    found = torch.zeros_like(of_each)
-    found = found.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
-    found = found.clamp(min=_LEAST_SHARE)  # The divergence from none would have no bound.
-    # No image is in a cluster that there is not.
-    found[int(groups.max()) + 1 :] = 1.0
+    before = model[f"{MERGE}.shares"]
+    shares = torch.zeros_like(of_each)
+    shares = shares.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
+    shares = shares.clamp(min=_LEAST_SHARE)  # The divergence from a share of 0 is infinite.
+    # Numbers above k stand for no cluster: their probability is 0, whatever the share.
+    shares[int(groups.max()) + 1 :] = 1.0
     return {
-        f"{MERGE}.groups": groups.to(shares.device, copy=True),
-        f"{MERGE}.shares": found.to(shares),
+        f"{MERGE}.groups": groups.to(before.device, copy=True),
+        f"{MERGE}.shares": shares.to(before),
     }
 
 
-def transitions_of_all(
+def sum_transitions(
     updates: Iterable[Transitions], parts: dict[str, Tensor]
 ) -> tuple[Transitions, bool]:
-    """Sum all clients' matrices of pair probabilities, and return whether every client has one.
+    """Sum ``Transitions`` over all clients, and return whether all are known.
 
-    Args:
-        updates: Matrices of the clients that answered.
-        parts: Each client's last matrices, by ``client_part_name``; changed in place.
+    For absent clients, the last sums count. ``parts`` holds each client's last sums, by
+    ``client_part_name``; it is updated in place.
     """
-    there = set[int]()
+    answered = set[int]()
 
-    def noted() -> Iterator[Transitions]:
+    def without_clients() -> Iterator[Transitions]:
         for update in updates:
             if isinstance(update, OwnTransitions):
-                there.add(update.client)
+                answered.add(update.client)
                 own = {"neighbours": update.neighbours, "holders": update.holders}
                 parts.update(
                     {client_part_name(update.client, f"{_PART}{n}"): t for n, t in own.items()}
                 )
             yield Transitions(update.neighbours, update.holders)
 
-    total = sum_updates(noted())
+    total = sum_updates(without_clients())
     sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
-    found = add_absent_parts(sums, parts, there)
+    totals = add_absent_parts(sums, parts, answered)
     clients = {key.partition("/")[0] for key in parts}
-    told = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
-    return Transitions(*found.values()), not there or clients == told
+    included = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
+    return Transitions(*totals.values()), not answered or clients == included
 
 
 @dataclass(frozen=True)
 class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
-    """The server's mean latents of the clusters, or of the over-clusters, after the last step.
+    """Server side of the centres: the mean latents of the clusters, or of the over-clusters.
 
     Attributes:
         latent: Number d of latent dimensions.
         overclusters: m to compute a centre for each over-cluster; None for each cluster.
-        early: Whether clusters may not be known yet; the exchange is then left out.
+        early: Whether to leave the exchange out, instead of failing, if clusters are not known.
     """
 
     latent: int
@@ -203,7 +211,7 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     exchange = CENTRES
 
     def is_due(self, state: M) -> bool:
-        """Return whether clusters are known, or must be in this round."""
+        """Return whether the exchange takes place: if clusters are known, or have to be."""
         return not self.early or (state.version > 0 and state.groups is not None)
 
     def broadcast(self, state: M) -> EncoderState:

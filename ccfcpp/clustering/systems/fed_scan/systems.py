@@ -1,11 +1,11 @@
-"""Register Fed-SCAN in the table of systems."""
+"""Entry of Fed-SCAN in the table of clustering methods."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ccfcpp.clustering.methods import System, late, without_tf32
+from ccfcpp.clustering.methods import System, lazy, without_tf32
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.core.config import (
     AffineViewsConfig,
@@ -23,7 +23,7 @@ from ccfcpp.core.permissions import Kind
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem
     from ccfcpp.clustering.config import ClusterConfig
-    from ccfcpp.clustering.methods import Made
+    from ccfcpp.clustering.methods import AnyAlgorithm
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -33,7 +33,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def unused_of_scan(config: ClusterConfig) -> Unused:
-    """Yield settings of Fed-SCAN's steps that have no effect besides those of other sections."""
+    """Yield the settings in section ``scan`` that have no effect in this run."""
     scan = config.section(ScanConfig)
     more, counts = require_other("scan.overclustering", 1), require("clusters", "auto")
     if isinstance(config.clusters, str):
@@ -54,6 +54,7 @@ def unused_of_scan(config: ClusterConfig) -> Unused:
 
 
 def _unused(config: ClusterConfig) -> Unused:
+    """Yield the settings that have no effect in this run."""
     yield from unused_of_scan(config)
     if config.data_kind == "images":
         yield from unused_without("vector_views scan.encoder", "a dataset of vectors")
@@ -64,16 +65,17 @@ def _unused(config: ClusterConfig) -> Unused:
             yield from unused_without("scan.hidden", "a dataset of images, or ", *other)
 
 
-def _also(settings: Tree) -> tuple[Kind, ...]:
-    """Return what new clients of a continued run send besides sums: centres."""
+def _more_kinds(settings: Tree) -> tuple[Kind, ...]:
+    """Return what kinds of data clients send besides sums: centres, if there are newcomers."""
     data = settings.get("data")
     grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
     return ("centroids",) if grows else ()
 
 
-def _make(problem: Problem) -> Made:
-    plain = late("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
-    grows = late("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
+def _make(problem: Problem) -> AnyAlgorithm:
+    """Build the algorithm: ``GrowingScan`` if the run adds clusters to a finished one."""
+    plain = lazy("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
+    grows = lazy("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
     return (grows if problem.grows else plain)(problem)
 
 
@@ -81,7 +83,7 @@ FED_SCAN = System(
     title="Fed-SCAN",
     sends="sums of statistics and gradients",
     kinds=("sums",),
-    more_kinds=_also,
+    more_kinds=_more_kinds,
     make=_make,
     sections={**SECTIONS, "vector_views": VectorViewsConfig, "compute": PrecisionConfig},
     counts=lambda config: True,

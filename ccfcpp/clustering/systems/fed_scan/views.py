@@ -1,4 +1,4 @@
-"""Random views of images (place, shape, intensity, colour) and of vectors."""
+"""Random views of images (affine maps, intensity, colour) and of vectors."""
 
 import math
 from dataclasses import dataclass
@@ -15,32 +15,32 @@ from ccfcpp.data.intensity import draw_intensity, render_intensity
 
 
 class AnyViews(Protocol):
-    """Interface of random views, of images or of vectors."""
+    """Interface of random views (augmentations) of images or vectors."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the uniform numbers in [0, 1) that determine views, of shape (draws, count)."""
+        """Draw uniform numbers in [0, 1) for ``count`` views: (numbers per view, count)."""
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Return one view of each sample, a float tensor of the samples' shape."""
+        """Return one view of each sample, by the result of ``draw``: floats of the same shape."""
 
 
 @dataclass(frozen=True)
 class VectorViews:
-    """Views of vectors of length d: with noise added, and some numbers set to 0."""
+    """Views of vectors of d elements: noise is added, and some elements are set to 0."""
 
     config: VectorViewsConfig
     d: int
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw two uniform numbers for each number of a vector, of shape (2 d, count)."""
+        """Draw two uniform numbers in [0, 1) for each element of each view: (2 d, count)."""
         return torch.rand(2 * self.d, count, generator=generator)
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Add noise to vectors, then set some numbers to 0."""
+        """Return one view of each vector, (batch, d); ``draws`` is the result of ``draw``."""
         vectors = to_float(images)
         by_noise, by_drop = draws.to(vectors).T.chunk(2, dim=1)
         if self.config.noise:
-            # The quantiles of a normal distribution; a draw of 0 would be infinite.
+            # Uniform numbers become normal ones through the quantile function, infinite at 0.
             inside = (2 * by_noise - 1).clamp(min=-1 + 1e-6)
             vectors = vectors + self.config.noise * math.sqrt(2) * torch.erfinv(inside)
         return vectors * (by_drop >= self.config.dropped)
@@ -48,13 +48,13 @@ class VectorViews:
 
 @dataclass(frozen=True)
 class Views:
-    """Views of images: an affine map, then changes of intensity and colour."""
+    """Views of images: a random affine map, then random changes of intensity and colour."""
 
     affine: AffineViewsConfig
     intensity: IntensityViewsConfig
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the uniform numbers in [0, 1) that determine views, of shape (draws, count)."""
+        """Draw uniform numbers in [0, 1) for ``count`` views: (numbers per view, count)."""
         return torch.cat([draw_affine(count, generator), draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Views:
 
         Args:
             images: uint8 of shape (batch, channels, height, width).
-            draws: Result of ``draw``, of shape (draws, batch).
+            draws: Result of ``draw`` for ``batch`` views.
 
         Returns:
             float tensor of the images' shape.

@@ -1,1 +1,1 @@
-"""Classical clusterings by sums over all clients, as exact as with all samples in one place."""
+"""Classical clustering from sums over all clients: results as with all samples in one place."""

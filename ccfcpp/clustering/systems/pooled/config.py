@@ -1,4 +1,4 @@
-"""The configuration of the systems with exact steps."""
+"""Settings of exact k-means, fuzzy c-means and Gaussian mixtures."""
 
 from typing import Annotated, Literal
 
@@ -10,27 +10,27 @@ _Starts = Annotated[int, Field(ge=1, le=100)]
 
 
 class MeansConfig(Section):
-    """Rounds of exact k-means or fuzzy c-means."""
+    """Settings of exact k-means and fuzzy c-means."""
 
     rounds: Positive = 100
-    """Largest number of rounds. The first one finds centroids to start from."""
+    """Largest number of rounds. The first one computes initial centroids."""
     tolerance: Weight = 1e-6
     """The run ends when no coordinate of a centroid moves further than this."""
     starts: _Starts | None = None
-    """Starts that k-means tries in 15 steps each before its first round; the one with the least
-    squared error goes on, for fuzzy c-means, too. If it is null: 10 for ``fed-emp`` without
-    noise, else 1."""
+    """Number of initialisations. Each is tried in 15 steps of k-means, and the one with the least
+    squared error is used, for fuzzy c-means, too. If null: 10 for ``fed-emp`` without noise,
+    else 1."""
 
 
 class MixtureConfig(Section):
-    """A mixture of Gaussian distributions, as scikit-learn's ``GaussianMixture``."""
+    """Settings of Gaussian mixtures, as of scikit-learn's ``GaussianMixture``."""
 
     covariance: Literal["full", "diag"] = "full"
-    """``full``: a matrix for each cluster; ``diag``: a variance for each of its columns."""
+    """``full``: a covariance matrix for each cluster; ``diag``: a variance for each column."""
     regularisation: Weight = 1e-6
-    """Added to the diagonal of each covariance."""
+    """Number that is added to the diagonal of each covariance matrix."""
     rounds: Positive = 100
-    """Largest number of steps of expectation maximisation. The first round also finds means to
-    start from, and covariances of the points that are nearest to them."""
+    """Largest number of rounds; each is a step of expectation maximisation. The first also computes
+    initial means, and the covariances of the points nearest to each."""
     tolerance: Weight = 1e-3
     """The run ends when the mean log-likelihood grows by less than this."""

@@ -1,9 +1,10 @@
-"""k-means and fuzzy c-means by sums over all clients.
+"""Exact k-means and fuzzy c-means: each step needs only sums over all clients.
 
-Lloyd's step (*Least squares quantization in PCM*, 1982) moves each centroid to the mean of its
-points, Bezdek's (*Pattern Recognition with Fuzzy Objective Function Algorithms*, 1981) to a mean
-with weights uᵐ. Both need only two sums, Σ w x and Σ w, which clients send. So every step equals
-the step on all points in one place, for every partition, and no point leaves a client.
+k-means (Lloyd, *Least squares quantization in PCM*, 1982) moves each centroid to the mean of its
+points x. Fuzzy c-means (Bezdek, *Pattern Recognition with Fuzzy Objective Function Algorithms*,
+1981) moves it to the mean of all points with weights w = uᵐ, for memberships u and a fuzzifier m.
+Both need only the sums Σ w x and Σ w, which clients send. So every step equals the step on all
+points in one place, and no point leaves a client.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,38 +44,38 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.update_format import UpdateFormat, format_of
 
-Weighing = Callable[[Tensor, Tensor], Tensor]
-"""Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one
-centroid that each point counts for, int64 (samples,)."""
+WeightFunction = Callable[[Tensor, Tensor], Tensor]
+"""Function of points (samples, d) and centroids (k, d) that returns weights (samples, k), or the
+index of each point's only centroid, int64 (samples,)."""
 
 MEANS = Exchange("means", CentroidState, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))
 
 
 @dataclass(frozen=True)
-class PowersOfMemberships:
-    """Weights of points in fuzzy c-means: memberships to the power m, uᵐ."""
+class FuzzyWeights:
+    """Weight function of fuzzy c-means: memberships to the power of the fuzzifier, uᵐ."""
 
     m: float
 
     def __call__(self, points: Tensor, centroids: Tensor) -> Tensor:
-        """Return uᵐ of a block of points, of shape (points, k)."""
+        """Return uᵐ of points (samples, d) for centroids (k, d), float64 of shape (samples, k)."""
         return memberships(squared_distances(points, centroids), self.m).double().pow(self.m)
 
 
 @dataclass(frozen=True)
 class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
-    """The clients' sums Σ w x and Σ w for each centroid."""
+    """Client side of a step: the sums Σ w x and Σ w for each centroid."""
 
     points: Callable[[Tensor], Tensor]
-    weights: Weighing
+    weights: WeightFunction
     exchange = MEANS
 
     def width(self, message: CentroidState, row: int) -> int:
-        """Return how many numbers a point takes: a distance to each centroid."""
+        """Return the numbers held per point: a distance to each centroid."""
         return len(required_centroids(message.centroids))
 
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
-        """Sum the weighted points of a block, and their weights."""
+        """Return the sums over a block of a client's images or vectors."""
         centroids, points = required_centroids(message.centroids), self.points(images)
         weights, bounding = self.weights(points, centroids), self.context.bounding
         if weights.ndim == 1:
@@ -88,7 +89,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
 
 @dataclass(frozen=True)
 class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
-    """The server's step: each centroid moves to the mean of its points.
+    """Server side of a step: moves each centroid to the mean of its points.
 
     Attributes:
         least: The smallest sum of weights for which a centroid moves.
@@ -108,7 +109,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CentroidState, Metrics]:
-        """Move each centroid to its mean, unless it has no points; report the largest movement."""
+        """Move each centroid to its mean, unless it has no points; report the largest move."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
         moved = float((centroids - before).abs().max())
@@ -116,13 +117,13 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
 
 
 class ExactMeans(InitBySums[CentroidState]):
-    """k-means or fuzzy c-means by sums over all clients, exactly as on all points together.
+    """Fed-KM and Fed-FCM: k-means or fuzzy c-means with the result of all points in one place.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
-        weighing: Makes the weights of points.
+        weighing: ``hard_weights`` or ``fuzzy_weights``.
         starts: Number of initialisations, unless the configuration sets it.
-        steps_of_a_round: Number of steps in a round.
+        steps_per_round: Number of steps in a round.
     """
 
     state_type = CentroidState
@@ -131,30 +132,30 @@ class ExactMeans(InitBySums[CentroidState]):
     def __init__(
         self,
         problem: Problem,
-        weighing: Callable[[Problem], Weighing],
+        weighing: Callable[[Problem], WeightFunction],
         starts: int = 1,
-        steps_of_a_round: int = 1,
+        steps_per_round: int = 1,
     ) -> None:
         super().__init__(problem)
         self.by_angle = False
         self.config = problem.config.section(MeansConfig)
         self.weights = weighing(problem)
-        # With noise, each exchange would take a part of the budget.
+        # With noise, the exchanges of each initialisation would spend some of the privacy budget.
         self.starts = 1 if problem.noisy else self.config.starts or starts
-        self.steps_of_a_round = steps_of_a_round
-        self.rounds = 1 - (-(self.config.rounds - 1) // steps_of_a_round)
+        self.steps_per_round = steps_per_round
+        self.rounds = 1 - (-(self.config.rounds - 1) // steps_per_round)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Return a state without centroids."""
         return CentroidState()
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the steps of a round, of which the first round has none."""
-        left = self.config.rounds - 1 - (number - 1) * self.steps_of_a_round
-        return [MoveMeans(self.least)] * min(self.steps_of_a_round, left)
+        """Return the steps of a round; the first round only computes initial centroids."""
+        left = self.config.rounds - 1 - (number - 1) * self.steps_per_round
+        return [MoveMeans(self.least)] * min(self.steps_per_round, left)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: sums for the start and for the steps."""
+        """Return the client side of the initialisation and of the steps."""
         points = self.rule.points
         trials = [SumTrials(context, points)] if self.starts > 1 else []
         return ClientSide.of(
@@ -162,7 +163,7 @@ class ExactMeans(InitBySums[CentroidState]):
         )
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Return whether the centroids moved no further than the tolerance."""
+        """Return whether the centroids moved by no more than the tolerance in the last round."""
         return self.is_settled(state.moved, self.config.tolerance)
 
     def assign(self, state: CentroidState, client: Client) -> Tensor:
@@ -173,23 +174,23 @@ class ExactMeans(InitBySums[CentroidState]):
 
 
 class ExactFuzzyMeans(ExactMeans):
-    """Fuzzy c-means by exact steps, with memberships as probabilities."""
+    """Fed-FCM: ``ExactMeans`` with fuzzy weights, and with memberships as probabilities."""
 
     least = torch.finfo(torch.float64).tiny
 
     def probabilities(self, known: CentroidState, client: Client) -> Tensor:
-        """Return the memberships u, of shape (samples, k)."""
+        """Return the memberships u of a client's samples, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
         m = self.problem.config.section(MembershipConfig).m
         parts = self.rule.blocks(client.images, len(centroids))
         return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
 
 
-def hard(problem: Problem) -> Weighing:
-    """Return the weights of k-means: 1 for the nearest centroid."""
+def hard_weights(problem: Problem) -> WeightFunction:
+    """Return the weight function of k-means: each point belongs to the nearest centroid."""
     return assign_points
 
 
-def fuzzy(problem: Problem) -> Weighing:
-    """Return the weights of fuzzy c-means, uᵐ."""
-    return PowersOfMemberships(problem.config.section(MembershipConfig).m)
+def fuzzy_weights(problem: Problem) -> WeightFunction:
+    """Return the weight function of fuzzy c-means, with the configured fuzzifier."""
+    return FuzzyWeights(problem.config.section(MembershipConfig).m)

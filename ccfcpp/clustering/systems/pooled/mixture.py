@@ -1,9 +1,10 @@
-"""Mixtures of Gaussian distributions by expectation maximisation over all clients.
+"""Gaussian mixtures, fitted by expectation maximisation (EM) over all clients.
 
 Source: Dempster, Laird and Rubin, *Maximum Likelihood from Incomplete Data via the EM Algorithm*
-(1977). With responsibilities r(x, j), clients send Σ r, Σ r x, Σ r (x − μ)(x − μ)ᵀ about the means
-that came down, and the log-likelihood; from the totals the server computes weights, means and
-covariances. Each step equals that of scikit-learn's ``GaussianMixture`` on all vectors together.
+(1977). The responsibility r of a component for a point x is its posterior probability. For each
+component, clients send Σ r, Σ r x and Σ r (x − μ)(x − μ)ᵀ with the mean μ of the server's message,
+and the log-likelihood; from the totals the server computes weights, means and covariances. Each
+step equals that of scikit-learn's ``GaussianMixture`` on all vectors together.
 """
 
 import math
@@ -20,8 +21,8 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     InitState,
     SumsWork,
-    large_enough,
     required_centroids,
+    zero_small_clusters,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.initialisation import SumCells
@@ -41,19 +42,19 @@ from ccfcpp.engine.payload import pack, sum_updates
 from ccfcpp.engine.update_format import Sum, UpdateFormat, format_of
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
-"""Added to the responsibilities of a component, as scikit-learn does."""
+"""Number that is added to the sum of responsibilities of a component, as in scikit-learn."""
 
 
 @dataclass(frozen=True)
 class Mixture(InitState):
-    """A mixture of k Gaussian components in d dimensions, float64; centroids are their means.
+    """State of the server: a mixture of k Gaussian components, whose means are ``centroids``.
 
     Attributes:
-        weights: Shares of the components, (k,); None before the first step, in which each point
+        weights: Mixture weights, float64 (k,); None before the first step, in which each point
             belongs to the nearest mean.
-        covariances: Tensor of shape (k, d, d), or variances (k, d).
+        covariances: float64 (k, d, d), or only variances (k, d).
         bound: Mean log-likelihood in the last step; None before the second one.
-        grown: Growth of the mean log-likelihood in the last step.
+        grown: Increase of the mean log-likelihood in the last step; None if unknown.
     """
 
     weights: Tensor | None = None
@@ -63,18 +64,18 @@ class Mixture(InitState):
 
     @property
     def public(self) -> "Mixture":
-        """The mixture without what only the server needs."""
+        """The state without what only the server needs."""
         known = self.centroids
         return Mixture(known, weights=self.weights, covariances=self.covariances)
 
 
 @dataclass(frozen=True)
 class MixtureSums(ClusterSums):
-    """A client's sums over its points x, with sums of responsibilities r as counts: float64.
+    """A client's sums over its points x, in float64; ``counts`` are sums of responsibilities r.
 
     Attributes:
-        scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).
-        likelihood: Σ log p(x), (1,); 0 in the first step.
+        scatters: Σ r (x − μ)(x − μ)ᵀ of shape (k, d, d), or Σ r (x − μ)² of shape (k, d).
+        likelihood: Σ log p(x) of shape (1,); 0 in the first step.
     """
 
     scatters: Tensor
@@ -91,7 +92,7 @@ EM = Exchange(
 
 
 def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
-    """Return log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
+    """Return log (wⱼ N(x; μⱼ, Σⱼ)) for points x (samples, d) and components j: (samples, k)."""
     means, weights, covariances = mixture.centroids, mixture.weights, mixture.covariances
     assert means is not None
     assert weights is not None
@@ -110,9 +111,9 @@ def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
 
 
 def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Return responsibilities of a block of points, (samples, k), and log p(x), (samples,).
+    """Return the responsibilities for points (samples, d), (samples, k), and log p(x), (samples,).
 
-    Before the first step each point belongs to the nearest mean.
+    Before the first step, each point belongs to the nearest mean, and log p(x) is 0.
     """
     if mixture.weights is None:
         means = required_centroids(mixture.centroids)
@@ -125,18 +126,18 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Expectation(SumBlocks[Mixture, MixtureSums]):
-    """The clients' expectation step: sums with responsibilities as weights."""
+    """Client side of a step (expectation): sums weighted by responsibilities."""
 
     rule: PixelRule
     covariance: str
     exchange = EM
 
     def width(self, message: Mixture, row: int) -> int:
-        """Return how many numbers a point takes: an offset from each mean."""
+        """Return the numbers held per point: its offset from each mean."""
         return required_centroids(message.centroids).numel()
 
     def block(self, message: Mixture, images: Tensor) -> MixtureSums:
-        """Sum the points of a block, weighted by their responsibilities."""
+        """Return the sums over a block of a client's images or vectors."""
         means, points = required_centroids(message.centroids), self.rule.points(images)
         r, logs = responsibilities(points, message)
         points = points.double()
@@ -152,14 +153,14 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
             )
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
-    def told(self, total: MixtureSums, samples: int) -> MixtureSums:
-        """Set sums of components with too few points to 0, and the likelihood of too few."""
+    def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
+        """Set sums to 0 that are over too few points of a component, or of the client."""
         likelihood = total.likelihood * (samples >= self.context.least)
-        return replace(large_enough(total, self.context.least), likelihood=likelihood)
+        return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
 
 
-def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
-    """Return sums over no point, for means of shape (k, d)."""
+def zero_sums(means: Tensor, covariance: str) -> MixtureSums:
+    """Return sums that are all 0, for means of shape (k, d) and a kind of covariance."""
     clusters, d = means.shape
     shape = (clusters, d, d) if covariance == "full" else (clusters, d)
     sums, counts, scatters, likelihood = (
@@ -169,44 +170,46 @@ def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
     return MixtureSums(sums, counts, scatters, likelihood)
 
 
-def maximised(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
-    """Return the mixture that the totals give; a component without points keeps its mean."""
+def maximise(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
+    """Return the next mixture, from the totals; a component without points keeps its mean."""
     before = required_centroids(mixture.centroids)
     counts = total.counts + _EMPTY
     each = counts.unsqueeze(1)
     means = torch.where(total.counts.unsqueeze(1) > 0, total.sums / each, before)
     moved = means - before
     if total.scatters.ndim == 2:
-        variances = (total.scatters / each - moved.square()).clamp(min=0) + regularisation
-        covariances = variances
+        variances = (total.scatters / each - moved.square()).clamp(min=0)
+        covariances = variances + regularisation
     else:
         outer = moved.unsqueeze(2) * moved.unsqueeze(1)
-        covariances = _positive(total.scatters / each.unsqueeze(2) - outer, regularisation)
+        covariances = _make_positive_definite(
+            total.scatters / each.unsqueeze(2) - outer, regularisation
+        )
     return replace(mixture, centroids=means, weights=counts / counts.sum(), covariances=covariances)
 
 
-def _positive(covariances: Tensor, regularisation: float) -> Tensor:
-    """Add to the diagonals; if the matrix is still not definite, raise its eigenvalues."""
+def _make_positive_definite(covariances: Tensor, regularisation: float) -> Tensor:
+    """Add to the diagonals of (k, d, d); raise eigenvalues that are still not positive."""
     d = covariances.shape[-1]
     ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
-    found = (covariances + covariances.mT) / 2 + ridge
-    _, failed = torch.linalg.cholesky_ex(found)
+    definite = (covariances + covariances.mT) / 2 + ridge
+    _, failed = torch.linalg.cholesky_ex(definite)
     for number in failed.nonzero().flatten().tolist():
-        values, vectors = torch.linalg.eigh(found[number])
+        values, vectors = torch.linalg.eigh(definite[number])
         least = max(regularisation, _EMPTY * d * float(values[-1].clamp(min=1e-300)))
-        found[number] = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
-    return found
+        definite[number] = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
+    return definite
 
 
 @dataclass(frozen=True)
 class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
-    """The server's maximisation step."""
+    """Server side of a step (maximisation): computes the next mixture."""
 
     config: MixtureConfig
     exchange = EM
 
     def is_due(self, state: Mixture) -> bool:
-        """Return whether there are means."""
+        """Return whether the initialisation has computed means."""
         return state.centroids is not None
 
     def broadcast(self, state: Mixture) -> Mixture:
@@ -217,14 +220,14 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
     def update_format(self, message: Mixture) -> UpdateFormat:
         """Return an update's shapes and dtypes: the sums for each component."""
         means = required_centroids(message.centroids)
-        return format_of(pack(sums_zeros(means, self.config.covariance)))
+        return format_of(pack(zero_sums(means, self.config.covariance)))
 
     def aggregate(
         self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness
     ) -> tuple[Mixture, Metrics]:
-        """Return the next mixture, and report the mean log-likelihood of the last one."""
+        """Return the next mixture, and report the mean log-likelihood of the current one."""
         total = sum_updates(updates)
-        after = maximised(state, total, self.config.regularisation)
+        after = maximise(state, total, self.config.regularisation)
         if state.weights is None:
             return after, {}
         bound = float(total.likelihood) / float(total.counts.sum().clamp(min=1))
@@ -233,7 +236,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
 
 
 class GaussianMixtures(InitBySums[Mixture]):
-    """Fed-EM: a Gaussian mixture fitted by expectation maximisation over all clients."""
+    """Fed-EM: Gaussian mixtures with the result of all samples in one place."""
 
     state_type = Mixture
 
@@ -248,20 +251,20 @@ class GaussianMixtures(InitBySums[Mixture]):
         return Mixture()
 
     def start(self) -> Sequence[AnyServerWork]:
-        """Return the start: means, covariances of the points nearest to them, and a first step."""
+        """Return the exchanges of the initialisation (means, covariances) and of a first step."""
         return [*super().start(), *self.steps(0), *self.steps(0)]
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the step of a round."""
+        """Return the only step of a round."""
         return [Maximisation(self.config)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: sums for the start and for the steps."""
+        """Return the client side of the initialisation and of the steps."""
         expectation = Expectation(context, self.rule, self.config.covariance)
         return ClientSide.of(SumCells(context, self.rule.points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
-        """Return whether the log-likelihood grew by no more than the tolerance."""
+        """Return whether the mean log-likelihood changed by no more than the tolerance."""
         grown = None if state.grown is None else abs(state.grown)
         return self.is_settled(grown, self.config.tolerance)
 
@@ -270,7 +273,7 @@ class GaussianMixtures(InitBySums[Mixture]):
         return self.probabilities(state, client).argmax(dim=1)
 
     def probabilities(self, known: Mixture, client: Client) -> Tensor:
-        """Return the responsibilities, of shape (samples, k)."""
+        """Return the responsibilities for a client's samples, of shape (samples, k)."""
         means = required_centroids(known.centroids)
         parts = self.rule.blocks(client.images, means.numel())
         return torch.cat([responsibilities(part, known)[0] for part in parts])

@@ -1,4 +1,4 @@
-"""Register exact k-means, fuzzy c-means and Gaussian mixtures in the table of systems."""
+"""Entries of Fed-KM, Fed-FCM and Fed-EM in the table of clustering methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import MembershipConfig
-from ccfcpp.clustering.methods import System, early_end, late
+from ccfcpp.clustering.methods import System, lazy, unused_if_absent
 from ccfcpp.clustering.systems.pooled.config import MeansConfig, MixtureConfig
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.core.config import Unused, require
@@ -18,8 +18,8 @@ _MEANS = "ccfcpp.clustering.systems.pooled.means"
 
 
 def unused_of_means(config: ClusterConfig) -> Unused:
-    """Yield settings without effect on exact means if clients are absent or noise is added."""
-    yield from early_end("means.tolerance")(config)
+    """Yield the settings in section ``means`` that have no effect in this run."""
+    yield from unused_if_absent("means.tolerance")(config)
     if config.privacy.level != "none":
         yield "means.starts", [require("privacy.level", "none")]
 
@@ -28,7 +28,7 @@ FED_KM = System(
     title="Fed-KM",
     sends="sums and counts by cluster",
     kinds=("pixels", "sums"),
-    make=late(_MEANS, "ExactMeans", "hard"),
+    make=lazy(_MEANS, "ExactMeans", "hard_weights"),
     sections={"pixels": PixelsConfig, "means": MeansConfig},
     ignores=("pixels.assignment",),
     unused=unused_of_means,
@@ -40,7 +40,7 @@ FED_KM = System(
 FED_FCM = replace(
     FED_KM,
     title="Fed-FCM",
-    make=late(_MEANS, "ExactFuzzyMeans", "fuzzy"),
+    make=lazy(_MEANS, "ExactFuzzyMeans", "fuzzy_weights"),
     sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": MembershipConfig},
     soft=True,
     summary="fuzzy c-means whose steps are those of all samples in one place",
@@ -49,9 +49,9 @@ FED_EM = replace(
     FED_KM,
     title="Fed-EM",
     sends="sums, counts and scatters by cluster",
-    make=late("ccfcpp.clustering.systems.pooled.mixture", "GaussianMixtures"),
+    make=lazy("ccfcpp.clustering.systems.pooled.mixture", "GaussianMixtures"),
     sections={"pixels": PixelsConfig, "mixture": MixtureConfig},
-    unused=early_end("mixture.tolerance"),
+    unused=unused_if_absent("mixture.tolerance"),
     rounds="mixture.rounds",
     soft=True,
     summary="a mixture of Gaussian distributions by expectation maximisation over all clients",

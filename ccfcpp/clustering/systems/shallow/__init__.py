@@ -1,1 +1,1 @@
-"""Systems without a network: they cluster pixels or vectors as they are."""
+"""Systems without a neural network, which cluster pixels or vectors."""

@@ -1,4 +1,4 @@
-"""The configuration of the systems without a network."""
+"""Settings of the systems without a neural network."""
 
 from typing import Literal
 
@@ -6,23 +6,23 @@ from ccfcpp.core.config import Positive, PositiveShare, Section, Weight
 
 
 class PixelsConfig(Section):
-    """Settings of how the systems without a network represent images."""
+    """Settings of how images become points, and how points are assigned to centroids."""
 
     normalise: bool = True
-    """Whether an image's pixels are scaled to a vector of length 1; else they are in [0, 1]."""
+    """Whether an image is scaled to a vector of length 1; else its pixels are in [0, 1]."""
     assignment: Literal["euclidean", "cosine"] = "euclidean"
-    """``cosine``: to the centroids' directions alone."""
+    """Images are assigned to the centroid with the smallest distance, or the largest cosine."""
 
 
 class KFedConfig(Section):
-    """The settings of k-FED."""
+    """Settings of k-FED."""
 
     local_clusters: Positive | None = None
-    """Clusters that a client is assumed to hold, the paper's k'; k if it is null."""
+    """Number of clusters at each client, k' in the paper; null: the number of all clusters."""
 
 
 class FFCMConfig(Section):
-    """The settings of FFCM: rounds of fuzzy c-means at the clients."""
+    """Settings of FFCM: rounds of fuzzy c-means at the clients."""
 
     rounds: Positive = 10
     """Largest number of rounds."""
@@ -31,23 +31,23 @@ class FFCMConfig(Section):
 
 
 class FedDPConfig(Section):
-    """The settings of FedDP-KMeans."""
+    """Settings of FedDP-KMeans."""
 
     rounds: Positive = 2
-    """The first one finds centroids to start from; each further one is a Lloyd step."""
+    """Number of rounds. The first computes initial centroids; each other one is a Lloyd step."""
     frequencies: Positive | None = 6
-    """Number of the lowest frequencies of an image's discrete cosine transform that count, down and
-    across, without the brightness of the whole image; null: all pixels."""
+    """Number of the lowest frequencies of an image's discrete cosine transform that are used, along
+    height and width, without the mean brightness; null: all pixels."""
     dimensions: Positive | None = None
-    """Largest number of dimensions of the subspace, the paper's k; null: the number of clusters. It
-    has fewer if noise hides the others."""
+    """Largest number of dimensions of the subspace, k in the paper; null: the number of clusters.
+    Dimensions that cannot be told from noise are left out."""
     points: Positive = 200
-    """Points at the server: drawn in the subspace, or so many of the images of ``server``."""
+    """Number of points at the server: random ones in the subspace, or images of ``server``."""
     server: str | None = None
-    """The server's public images: a data set's name or a path, as ``dataset`` takes them."""
+    """The server's public images: a data set's name or a path, as for ``dataset``."""
     margin: PositiveShare | None = None
-    """Largest ratio of an image's distances from the nearest and the second start at which the
-    first round adds it up; the paper's proof: 1/3, its code: 1. null: no such sums."""
+    """In the first round, images move the initial centroids if the ratio of their distances to the
+    nearest and the second nearest one is at most this; 1/3 in the paper's proof, 1 in its code.
+    null: they do not."""
     sums: Literal["subspace", "whole"] = "subspace"
-    """Space of the sums of images by cluster: the subspace; or, as in the paper, the whole
-    space."""
+    """Space in which the images of a cluster are summed; in the paper, the whole space."""

@@ -1,10 +1,10 @@
-"""FedDP-KMeans: k-means by few sums, to which noise can be added.
+"""FedDP-KMeans: k-means from few sums over all clients, to which noise can be added.
 
 Source: Scott, Lampert and Saulpic, *Differentially Private Federated k-Means Clustering with
-Server-Side Data* (ICML 2025). Sums of outer products give the subspace of most variance. There,
-each of the server's points is weighted by the number of images nearest to it, and a weighted
-k-means of these points gives the first centroids. Then sums of the images of each cluster move
-them. docs/differences.md lists what differs from the paper.
+Server-Side Data* (ICML 2025). Sums of outer products give the subspace of largest variance. In
+this subspace, each of the server's points is weighted by the number of images nearest to it, and
+weighted k-means of these points gives the initial centroids. Lloyd steps then move them.
+docs/differences.md lists what differs from the paper.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,17 +27,17 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     AddClearMembers,
     AddMoments,
     Centres,
-    Compared,
     CountNearest,
     Moments,
+    ServerPoints,
     Weights,
 )
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.clustering.systems.shallow.subspaces import (
     Frame,
-    from_half,
     low_frequencies,
     top_subspace,
+    unflatten_symmetric,
     whole_space,
 )
 from ccfcpp.core.config import DataConfig
@@ -59,7 +59,8 @@ from ccfcpp.engine.payload import check_counts, pack, sum_updates
 from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 
 _FEWEST = 0.2
-"""With noise, a cluster with a smaller part of the mean number of images stays where it is."""
+"""With noise, the centroid of a cluster stays if the cluster has fewer images than this share of
+the clusters' mean."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class FedDPState:
     """State of the server of FedDP-KMeans.
 
     Attributes:
-        frame: Frame of comparisons of images: the whole space, and from the outer products on the
-            subspace.
-        given: The server's images as rows, float32 of shape (points, d); None: points are drawn.
+        frame: Coordinates in which distances are computed: of the whole space, and once it is
+            known, of the subspace.
+        given: The server's images as rows, float32 of shape (points, d); None if the server draws
+            random points.
         points: The server's points in the frame, float64 of shape (points, r).
-        coordinates: Centroids in the frame, float64 of shape (k, r); before there are any, some of
-            the points.
+        coordinates: Centroids in the frame, float64 of shape (k, r); at first some of the points.
         centroids: Centroids in the space of pixels, float32 of shape (k, d); None before there are
             any.
-        sums_in: The frame of the next sums; None: ``frame``.
-        moved: The furthest that a coordinate of a centroid moved in the last round.
+        sums_in: Frame of the next sums if it is not ``frame``.
+        moved: Largest change of a coordinate of a centroid in the last round.
     """
 
     frame: Frame
@@ -87,52 +88,53 @@ class FedDPState:
     sums_in: Frame | None = None
     moved: float | None = None
 
-    def at(self, frame: Frame, coordinates: Tensor, moved: float | None = None) -> "FedDPState":
-        """Return the state with other centroids, and their frame for all further sums."""
-        centroids = frame.places(coordinates).float()
-        found = replace(self, frame=frame, coordinates=coordinates, centroids=centroids)
-        return replace(found, moved=moved)
+    def with_centroids(
+        self, frame: Frame, coordinates: Tensor, moved: float | None = None
+    ) -> "FedDPState":
+        """Return the state with other centroids, given by coordinates (k, r) in a frame."""
+        centroids = frame.to_points(coordinates).float()
+        return replace(self, frame=frame, coordinates=coordinates, centroids=centroids, moved=moved)
 
 
 @dataclass(frozen=True)
-class Measure(ServerWork[FedDPState, Frame, Moments]):
-    """The server's mean over all images: of the images, or of their outer products."""
+class ComputeMean(ServerWork[FedDPState, Frame, Moments]):
+    """Base class of the server side of a mean over all images: of images, or of outer products."""
 
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Return the message to clients: the frame in which clients compute their sums."""
+        """Return the message to clients: the coordinates in which they compute their sums."""
         return state.frame
 
     def update_format(self, message: Frame) -> UpdateFormat:
-        """Return an update's shapes and dtypes: a vector or half a matrix, and a count."""
+        """Return an update's shapes and dtypes, see ``Moments``."""
         size = len(message.axes)
         moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
         return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
 
     def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
-        """Refuse a number of images that the senders do not have."""
+        """Refuse a number of images that is larger than the senders'."""
         check_counts(update.images, senders)
 
 
 @dataclass(frozen=True)
-class MoveOrigin(Measure):
-    """The server's first exchange: the mean of all images becomes the origin."""
+class MoveOrigin(ComputeMean):
+    """Server side of the first exchange: makes the mean of all images the origin."""
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
         """Move the origin to the mean of all images; without images it stays."""
-        origin = state.frame.places(sum_updates(updates).mean)
+        origin = state.frame.to_points(sum_updates(updates).mean)
         return replace(state, frame=replace(state.frame, origin=origin)), {}
 
 
 @dataclass(frozen=True)
-class FindSubspace(Measure):
-    """The server's second exchange: the subspace of most variance, and the server's points in it.
+class FindSubspace(ComputeMean):
+    """Server side of the second exchange: finds the subspace, and the server's points in it.
 
     Attributes:
-        config: Number of the server's points, and the space of the sums.
+        config: Gives the number of points, and the space of later sums.
         dimensions: Largest dimension of the subspace.
     """
 
@@ -142,22 +144,22 @@ class FindSubspace(Measure):
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
-        """Set the subspace; project the server's images on it, or draw points like them."""
+        """Set the subspace of largest variance, and the server's points in it."""
         before = state.frame
-        covariance = from_half(sum_updates(updates).mean, len(before.axes))
+        covariance = unflatten_symmetric(sum_updates(updates).mean, len(before.axes))
         variances, axes = top_subspace(covariance, self.dimensions)
         frame = Frame(before.origin, axes @ before.axes)
-        points = _points(self.config.points, state.given, frame, variances, randomness)
+        points = _server_points(self.config.points, state.given, frame, variances, randomness)
         sums_in = before if self.config.sums == "whole" else None
-        found = replace(state, frame=frame, points=points, sums_in=sums_in)
-        found = replace(found, coordinates=points[: len(state.coordinates)].clone())
-        return found, {"dimensions": float(len(axes))}
+        coordinates = points[: len(state.coordinates)].clone()
+        after = replace(state, frame=frame, points=points, sums_in=sums_in, coordinates=coordinates)
+        return after, {"dimensions": float(len(axes))}
 
 
-def _points(
+def _server_points(
     number: int, given: Tensor | None, frame: Frame, variances: Tensor, randomness: Randomness
 ) -> Tensor:
-    """Return the server's points in a frame: its images, or normal draws of the variances (r,)."""
+    """Return the server's points in a frame: its images, or normal draws with variances (r,)."""
     if given is not None:
         return frame.coordinates(given)
     generator = randomness.generator("server's points")
@@ -166,25 +168,25 @@ def _points(
 
 
 @dataclass(frozen=True)
-class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
-    """The server's first centroids: k-means of its points, weighted by their numbers of images."""
+class WeighPoints(ServerWork[FedDPState, ServerPoints, Weights]):
+    """Server side of the initial centroids: k-means of its points, weighted by image counts."""
 
     clusters: int
-    exchange: Exchange[Compared, Weights] = WEIGHTS
+    exchange: Exchange[ServerPoints, Weights] = WEIGHTS
 
-    def broadcast(self, state: FedDPState) -> Compared:
+    def broadcast(self, state: FedDPState) -> ServerPoints:
         """Return the message to clients: the server's points."""
-        return Compared(state.frame, state.points)
+        return ServerPoints(state.frame, state.points)
 
-    def update_format(self, message: Compared) -> UpdateFormat:
+    def update_format(self, message: ServerPoints) -> UpdateFormat:
         """Return an update's shapes and dtypes: a count for each point."""
         return {"counts": Spec(torch.float64, (len(message.points),))}
 
-    def check(self, message: Compared, update: Weights, senders: Sequence[Member]) -> None:
+    def check(self, message: ServerPoints, update: Weights, senders: Sequence[Member]) -> None:
         """Refuse counts larger than the senders' number of images."""
         check_counts(update.counts, senders)
 
-    def project_noisy(self, message: Compared, update: Weights) -> Weights:
+    def project_noisy(self, message: ServerPoints, update: Weights) -> Weights:
         """Set counts that noise made negative to 0."""
         return Weights(update.counts.clamp(min=0))
 
@@ -193,17 +195,17 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
     ) -> tuple[FedDPState, Metrics]:
         """Run k-means on the server's points, weighted by the counts."""
         points, weights = state.points, sum_updates(updates).counts
-        # What no image is near counts almost nothing, so that there are points for all clusters.
+        # Points without images get a tiny weight, so that there are enough for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
         seed = randomness.integer("k-means")
         with section("k-means: server"):
-            found = codebook_kmeans(points, weights, self.clusters, seed)
-        return state.at(state.frame, found), {}
+            centroids = codebook_kmeans(points, weights, self.clusters, seed)
+        return state.with_centroids(state.frame, centroids), {}
 
 
 @dataclass(frozen=True)
 class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
-    """The server's Lloyd step: each centroid moves to the mean of its members."""
+    """Server side of a Lloyd step: moves centroids to the means of their members (``Centres``)."""
 
     exchange: Exchange[Centres, ClusterSums]
     margin: float = 1.0
@@ -218,7 +220,7 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         return format_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
     def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
-        """Empty clusters with hardly any images, since their mean would be noise."""
+        """Set the sums of clusters with very few images to 0, since their mean would be noise."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
         return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)
 
@@ -228,10 +230,10 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         """Move each centroid to the mean of its members, unless it has none."""
         before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
-            before, frame = state.sums_in.coordinates(frame.places(before)), state.sums_in
+            before, frame = state.sums_in.coordinates(frame.to_points(before)), state.sums_in
         after = cluster_means(updates, before, least=torch.finfo(torch.float64).tiny)
         moved = float((after - before).abs().max())
-        return replace(state, sums_in=None).at(frame, after, moved), {"moved": moved}
+        return replace(state, sums_in=None).with_centroids(frame, after, moved), {"moved": moved}
 
 
 class FedDPKMeans(PixelClustering[FedDPState]):
@@ -258,15 +260,15 @@ class FedDPKMeans(PixelClustering[FedDPState]):
 
     @property
     def final_model_type(self) -> type[object]:
-        """The type of what clients need to assign images: centroids."""
+        """Type of what clients need to assign images: centroids."""
         return CentroidState
 
     def has_converged(self, state: FedDPState) -> bool:
-        """Return whether no centroid moved; if clients may be absent it is never so."""
+        """Return whether no centroid moved in the last round; False if clients may be absent."""
         return self.is_settled(state.moved, 0)
 
     def initial_state(self, randomness: Randomness) -> FedDPState:
-        """Return the space of the images, and the server's images.
+        """Return the state before the first round, with the server's points in the whole space.
 
         Raises:
             UsageError: The server's images cannot be read, or have another shape.
@@ -277,14 +279,14 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         else:
             frame = low_frequencies(self.problem.image_shape, most)
         frame = Frame(frame.origin.to(device), frame.axes.to(device))
-        given, axes = self._given(randomness), len(frame.axes)
-        # As if images of length 1 had the same variance along all axes.
+        given, axes = self._server_images(randomness), len(frame.axes)
+        # Images of length 1 with the same variance along all axes have this variance.
         variances = torch.full((axes,), 1 / axes, dtype=torch.float64, device=device)
-        points = _points(self.config.points, given, frame, variances, randomness)
+        points = _server_points(self.config.points, given, frame, variances, randomness)
         return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
 
-    def _given(self, randomness: Randomness) -> Tensor | None:
-        """Read the server's images as rows, without their labels."""
+    def _server_images(self, randomness: Randomness) -> Tensor | None:
+        """Read the server's images, float32 (points, d), without labels; None if it has none."""
         source = self.config.server
         if source is None:
             return None
@@ -302,7 +304,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return self.rule.points(images[chosen].to(self.problem.device))
 
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
-        """Return the exchanges that find centroids, then a Lloyd step in each round."""
+        """Return a round's exchanges: those of the initial centroids, or a Lloyd step."""
         if number > 0:
             return [MoveFedDPCentroids(LLOYD)]
         clusters, margin = self.problem.clusters, self.config.margin
@@ -314,7 +316,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         ]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: all sums."""
+        """Return the client side of all exchanges."""
         return ClientSide.of(
             AddMoments(MEAN, self.rule, context),
             AddMoments(PRODUCTS, self.rule, context),

@@ -1,8 +1,8 @@
-"""The sums that clients of FedDP-KMeans send.
+"""The sums over their images that clients of FedDP-KMeans send.
 
-Each part is a sum over a client's images. If all clients count alike, as differential privacy of
-clients has it, a client's part is divided by the number of its images. What is usual was measured
-on the digits and on MNIST, with 100 clients and images of length 1.
+If all clients have the same weight, as under client-level differential privacy, a client's sums are
+divided by the number of its images. The ``usual`` norms below were measured on digits and MNIST,
+with 100 clients and images of length 1.
 """
 
 from abc import abstractmethod
@@ -16,7 +16,7 @@ from torch import Tensor
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_counts, cluster_sums
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.systems.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
-from ccfcpp.clustering.systems.shallow.subspaces import Frame, half
+from ccfcpp.clustering.systems.shallow.subspaces import Frame, flatten_symmetric
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -30,11 +30,11 @@ Update = TypeVar("Update")
 
 @dataclass(frozen=True)
 class Moments:
-    """A sum over images, and their number: float64.
+    """A client's sum over its images x, in float64.
 
     Attributes:
-        moments: Σ x of shape (r,), or Σ x xᵀ as ``half`` has it, of shape (r (r + 1) / 2,).
-        images: Their number, of shape ().
+        moments: Σ x of shape (r,), or the result of ``flatten_symmetric`` for Σ x xᵀ.
+        images: Number of images, of shape ().
     """
 
     moments: Tensor
@@ -42,13 +42,13 @@ class Moments:
 
     @property
     def mean(self) -> Tensor:
-        """The mean over images; zeros without images."""
+        """``moments`` divided by the number of images; zeros without images."""
         return self.moments / self.images.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The server's points: coordinates in a frame, float64 of shape (points, r)."""
+class ServerPoints:
+    """Message with the server's points: their coordinates in a frame, float64 (points, r)."""
 
     frame: Frame
     points: Tensor
@@ -63,14 +63,14 @@ class Weights:
 
 @dataclass(frozen=True)
 class Centres:
-    """The message of a Lloyd step: centroids, and which images count as members.
+    """Message of a Lloyd step: centroids, and which images count as members of a cluster.
 
     Attributes:
-        frame: The frame in which images are assigned.
+        frame: Coordinates in which images are assigned to centroids.
         coordinates: The centroids in this frame, float64 of shape (k, r).
         margin: An image counts if its distance to the nearest centroid is at most this share of
             its distance to the second nearest.
-        sums_in: The frame of the sums; None: ``frame``.
+        sums_in: Coordinates of the sums if they are not ``frame``.
     """
 
     frame: Frame
@@ -93,7 +93,7 @@ MEAN, PRODUCTS = (
 )
 WEIGHTS = Exchange(
     "weights",
-    Compared,
+    ServerPoints,
     Weights,
     {"counts": Count()},
     images=Images(largest={"counts": 1.0}),
@@ -117,9 +117,9 @@ class SumOfImages(SummedWork[Message, Update]):
     """Base class of the client side of an exchange in which each client sends sums over its images.
 
     Attributes:
-        exchange: The exchange in which the sum is sent.
+        exchange: Exchange in which the sum is sent.
         rule: Maps images to vectors of pixels.
-        context: Sets the bound on one image's contribution, and whether clients weigh equally.
+        context: Sets the bound on what one image adds, and whether clients have equal weight.
     """
 
     exchange: Exchange[Message, Update]
@@ -129,56 +129,56 @@ class SumOfImages(SummedWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """Sum over the images of some clients."""
-        return sum_updates(self._part(message, each) for each in clients)
+        """Sum over the clients' images."""
+        return sum_updates(self._client_part(message, each) for each in clients)
 
-    def _part(self, message: Message, client: Client) -> Update:
-        part = self.over_images(message, client)
+    def _client_part(self, message: Message, client: Client) -> Update:
+        part = self.sum_images(message, client)
         if not self.context.alike:
             return part
         means = {name: tensor / len(client) for name, tensor in pack(part).items()}
         return unpack(type(part), means)
 
     @abstractmethod
-    def over_images(self, message: Message, client: Client) -> Update:
+    def sum_images(self, message: Message, client: Client) -> Update:
         """Return the sum over a client's images."""
 
     def coordinates(self, frame: Frame, client: Client) -> Tensor:
-        """Return a client's images as coordinates in a frame, float64 of shape (samples, r)."""
+        """Return the coordinates of a client's images in a frame, float64 of shape (samples, r)."""
         parts = torch.split(client.images, IMAGES_AT_A_TIME)
         return torch.cat([frame.coordinates(self.rule.points(part)) for part in parts])
 
-    def bounded(self, part: str, rows: Tensor) -> Tensor:
-        """Return the rows of images, each within its bound if there is one."""
+    def bound_rows(self, part: str, rows: Tensor) -> Tensor:
+        """Shorten rows, one for each image, that exceed the bound on one image, if there is one."""
         bounding = self.context.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 
 
 class AddMoments(SumOfImages[Frame, Moments]):
-    """The clients' sum of images or outer products; a client with too few images adds nothing."""
+    """Client side of a mean over all images; a client with too few images adds nothing."""
 
-    def over_images(self, message: Frame, client: Client) -> Moments:
-        """Return the sum, and the number of images."""
+    def sum_images(self, message: Frame, client: Client) -> Moments:
+        """Return the sum of a client's images, or of their outer products."""
         rows = self.coordinates(message, client)
         moments = self._products(rows) if self.exchange is PRODUCTS else self._sum(rows)
         enough = len(client) >= self.context.least
         return Moments(moments * enough, moments.new_tensor(len(client) * enough))
 
     def _sum(self, rows: Tensor) -> Tensor:
-        return self.bounded("moments", rows).sum(dim=0)
+        return self.bound_rows("moments", rows).sum(dim=0)
 
     def _products(self, rows: Tensor) -> Tensor:
-        # The norm of x xᵀ is ‖x‖². What bounds it bounds x by the root.
+        # The norm of x xᵀ is ‖x‖²: a factor on x xᵀ is its root on x.
         squares = rows.square().sum(dim=1, keepdim=True)
-        shares = self.bounded("moments", squares) / squares.clamp(min=1e-300)
+        shares = self.bound_rows("moments", squares) / squares.clamp(min=1e-300)
         rows = rows * shares.sqrt()
-        return half(rows.T @ rows)
+        return flatten_symmetric(rows.T @ rows)
 
 
-class CountNearest(SumOfImages[Compared, Weights]):
-    """The clients' count of images nearest to each point; 0 for a client with too few images."""
+class CountNearest(SumOfImages[ServerPoints, Weights]):
+    """Client side of the points' weights; points with too few images of a client get 0."""
 
-    def over_images(self, message: Compared, client: Client) -> Weights:
+    def sum_images(self, message: ServerPoints, client: Client) -> Weights:
         """Return the number of a client's images nearest to each point."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
         context, points = self.context, len(message.points)
@@ -188,10 +188,10 @@ class CountNearest(SumOfImages[Compared, Weights]):
 
 
 class AddClearMembers(SumOfImages[Centres, ClusterSums]):
-    """The clients' sums and counts of images that clearly belong to a cluster."""
+    """Client side of a Lloyd step: sums and counts of images that clearly belong to a cluster."""
 
-    def over_images(self, message: Centres, client: Client) -> ClusterSums:
-        """Return sums and counts, without images halfway between centroids."""
+    def sum_images(self, message: Centres, client: Client) -> ClusterSums:
+        """Return a client's sums and counts by cluster, without images that exceed the margin."""
         points, centres = self.coordinates(message.frame, client), message.coordinates
         labels = nearest(points, centres)
         summed = points if message.sums_in is None else self.coordinates(message.sums_in, client)

@@ -1,8 +1,9 @@
 """FFCM: federated fuzzy c-means.
 
 Source: Stallmann and Wilbik, *Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm
-(FFCM)* (2022). In each round clients run fuzzy c-means from the global centroids and send their
-centroids and the sums of their memberships; the server combines these by one of two rules.
+(FFCM)* (2022). In each round each client runs fuzzy c-means from the global centroids, and sends
+its centroids and their *supports*, the sums of its memberships. The server combines the centroids
+by one of two functions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,8 +44,9 @@ from ccfcpp.engine.update_format import Count, UpdateFormat, Votes, format_of
 class FuzzyUpdate:
     """A client's fuzzy clusters, in the order of the global ones.
 
-    ``centroids`` are of shape (k, pixels) and of ``PixelRule.dtype``; ``supports`` are float64 of
-    shape (k,), the sum of the client's memberships in each.
+    Attributes:
+        centroids: Shape (k, pixels), of ``PixelRule.dtype``.
+        supports: Sum of the client's memberships in each cluster, float64 (k,).
     """
 
     centroids: Tensor
@@ -52,12 +54,12 @@ class FuzzyUpdate:
 
 
 Combination = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""Maps centroids (clients, k, pixels), supports (clients, k), the previous global centroids and a
-seed to new global centroids in the order of the previous ones."""
+"""Function of local centroids (clients, k, pixels), their supports (clients, k), the global
+centroids and a seed that returns new global centroids in the same order."""
 
 
 def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """Average centroids over clients by support (FFCM-avg); without support they stay."""
+    """Average centroids, weighted by support (FFCM-avg); those without any support stay."""
     weights = supports.unsqueeze(2)
     totals = weights.sum(dim=0)
     means = (weights * local.double()).sum(dim=0) / totals.clamp(min=torch.finfo(totals.dtype).tiny)
@@ -65,19 +67,18 @@ def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed:
 
 
 def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """Run k-means over all centroids with support (FFCM-km).
+    """Run k-means over all local centroids with support (FFCM-km); see ``Combination``.
 
-    New centroids replace the nearest old ones (Hungarian method); an old centroid that is matched
-    with none stays.
+    The Hungarian method matches new with old centroids; an old one without a match stays.
     """
     from scipy.optimize import linear_sum_assignment
 
     with section("k-means: server"):
-        found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
-    costs = squared_distances(before, found).cpu().numpy()
+        new = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
+    costs = squared_distances(before, new).cpu().numpy()
     places, chosen = linear_sum_assignment(costs)
     moved = before.clone()
-    moved[torch.as_tensor(places)] = found[torch.as_tensor(chosen)]
+    moved[torch.as_tensor(places)] = new[torch.as_tensor(chosen)]
     return moved
 
 
@@ -91,7 +92,7 @@ FUZZY_ROUND = Exchange(
 
 @dataclass(frozen=True)
 class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
-    """The clients' fuzzy c-means, from the global centroids to convergence."""
+    """Client side of FFCM: fuzzy c-means from the global centroids to convergence."""
 
     rule: PixelRule
     choices: LocalFuzzyConfig
@@ -107,17 +108,17 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
         with section("fuzzy c-means: clients"):
             points = self.rule.points(client.images)
-            found = fuzzy_c_means(
+            clustering = fuzzy_c_means(
                 points,
                 centroids.to(points),
                 m=self.choices.m,
                 tolerance=self.choices.tolerance,
                 iterations=self.choices.iterations,
             )
-        enough = torch.minimum(found.supports, found.averaged) >= self.least
-        # A centroid without support has no weight; the client returns the global one in its place.
-        sent = torch.where(enough.unsqueeze(1), found.centroids.to(centroids), centroids)
-        return FuzzyUpdate(sent, found.supports * enough)
+        enough = torch.minimum(clustering.supports, clustering.averaged) >= self.least
+        # In place of a centroid with too little support, the client sends the global one.
+        sent = torch.where(enough.unsqueeze(1), clustering.centroids.to(centroids), centroids)
+        return FuzzyUpdate(sent, clustering.supports * enough)
 
 
 class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
@@ -133,11 +134,11 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         self.rounds = self.choices.rounds
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Return whether the global centroids moved no further than the tolerance."""
+        """Return whether the global centroids moved by no more than the tolerance."""
         return self.is_settled(state.moved, self.choices.tolerance)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Draw coordinates of centroids uniformly from [0, 1]; vectors may lie anywhere."""
+        """Return random centroids, uniform in [0, 1]; of vectors, whose range is unknown, none."""
         if self.problem.has_vectors:
             return CentroidState()
         shape = (self.problem.clusters, self.rule.dimensions)
@@ -145,11 +146,11 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return CentroidState(drawn.to(self.problem.device))
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the exchange of a round."""
+        """Return the only exchange of a round."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: fuzzy c-means."""
+        """Return the client side: fuzzy c-means, and the initialisation for vectors."""
         choices = self.problem.config.section(LocalFuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
         if self.problem.has_vectors:
@@ -157,7 +158,7 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
-        """Return the message to clients: the global centroids to the clients."""
+        """Return the message to clients: the global centroids."""
         return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
     def update_format(self, message: CentroidState) -> UpdateFormat:
@@ -166,7 +167,7 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return format_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
 
     def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
-        """Refuse supports larger than the senders' number of images."""
+        """Refuse supports that are impossible, and centroids that are too far from 0."""
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
         # The memberships of an image sum to 1.

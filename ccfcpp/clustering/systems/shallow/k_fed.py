@@ -1,8 +1,8 @@
-"""k-FED: one-shot federated k-means of clients that hold few of the clusters each.
+"""k-FED: federated k-means in one round, for clients that have few of the clusters each.
 
 Source: Dennis, Li and Smith, *Heterogeneity for the Win: One-Shot Federated Clustering* (ICML
-2021). Each client runs the k-means of Awasthi and Sheffet (2012) with k′ clusters; the server
-spreads k centroids over all uploaded ones, farthest first, and clusters these once more.
+2021). Each client runs the k-means of Awasthi and Sheffet (2012) with k′ clusters. The server runs
+k-means on the clients' centroids; it starts from k of them that are far from each other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import LloydConfig
-from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
+from ccfcpp.clustering.kmeans.server import Clustering, kmeans, mean_if_far, single_point_clusters
 from ccfcpp.clustering.systems.shallow.config import KFedConfig
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.errors import KeyValue, UsageError
@@ -36,22 +36,23 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes
 
 _SEPARATION = 3
-"""A point is kept if it is this many times closer to one seed than to any other."""
+"""A point counts if it is this many times closer to one seed than to any other."""
 _FAR = 1e5
-"""Standard deviations of the points from the origin to their mean."""
+"""Distance of the mean from the origin, in standard deviations, above which it is subtracted."""
 
 
 def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
-    """Run Lloyd's k-means from separated means (Awasthi and Sheffet 2012; k-FED, Algorithm 1).
+    """Run the local k-means of k-FED, Algorithm 1 (Awasthi and Sheffet 2012).
 
-    Points are projected on their top k singular vectors, without centring. Lloyd's iterations start
-    from the means, in the original space, of the points that are three times closer to one of k
-    k-means++ seeds than to any other; a seed without such points is itself a start.
+    Points are projected on their top k singular vectors, without centring, and k-means++ draws k
+    seeds. An initial centroid is the mean, in the original space, of the points that are three
+    times closer to one seed than to any other; or the seed, if there are none. Lloyd's k-means
+    follows.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
         k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
-        seed: Seed of the draw.
+        seed: Seed of k-means++.
         iterations: Largest number of iterations.
 
     Returns:
@@ -63,22 +64,22 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
     if len(points) == 0:
         raise ValueError("k-means needs at least one point")
     if len(points) <= k:
-        return own_points(points)
-    # Imported where it is needed, since scikit-learn takes most of a second.
+        return single_point_clusters(points)
+    # Imported here, since scikit-learn takes most of a second to import.
     from sklearn.cluster import kmeans_plusplus
 
-    # So far away, differences would be rounding in the products of which these vectors are made.
-    projected = _on_top_singular_vectors(points - far_mean(points, _FAR), k)
+    # Far from the origin, rounding in the Gram matrix would hide the differences of points.
+    projected = _on_top_singular_vectors(points - mean_if_far(points, _FAR), k)
     _, chosen = kmeans_plusplus(
         projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
     )
     seeds = torch.from_numpy(chosen).to(points.device)
     starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
-    return kmeans(points, k, seed=seed, iterations=iterations, starts=starts)
+    return kmeans(points, k, seed=seed, iterations=iterations, init=starts)
 
 
 def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
-    """Compute the coordinates of the projection, float64 of shape (samples, at most k)."""
+    """Project points on their top k singular vectors: coordinates, float64 (samples, at most k)."""
     # The eigenvectors of the smaller Gram matrix are the singular vectors.
     double = points.double()
     samples, dimensions = points.shape
@@ -90,7 +91,10 @@ def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
 
 
 def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
-    """Compute for each seed the mean of the points that are much closer to it than to others."""
+    """Return for each seed the mean of the points that are much closer to it than to others.
+
+    ``distances`` (samples, k) are those to the seeds, whose indices are ``seeds`` (k,).
+    """
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
     kept = _SEPARATION * nearest <= others
@@ -102,10 +106,10 @@ def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Ten
 
 
 def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
-    """Extend the centroids ``first`` by the point farthest from all before it, again and again.
+    """Choose points far from each other: ``first``, then repeatedly the farthest from all chosen.
 
     Returns:
-        Tensor of shape (at most k, dimensions).
+        The chosen points, of shape (at most k, dimensions).
     """
     chosen = first
     distances = torch.cdist(points, chosen, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
@@ -118,14 +122,14 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends: of shape (at most k′, pixels), of ``PixelRule.dtype``."""
+    """Centroids that a client sends, of shape (at most k′, pixels) and of ``PixelRule.dtype``."""
 
     centroids: Tensor
 
 
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """The clients' k-means with k′ clusters."""
+    """Client side of k-FED: local k-means with k′ clusters."""
 
     exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule
@@ -136,25 +140,25 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalCentroids | RefusedUpdateError]:
-        """Compute each client's centroids from separated means."""
+        """Return each client's centroids; a refusal if all its clusters have too few images."""
         return [self._local(client, randomness.of_client(client.id)) for client in clients]
 
     def _local(self, client: Client, randomness: Randomness) -> LocalCentroids | RefusedUpdateError:
         with section("k-means: clients"):
-            found = separated_kmeans(
+            clustering = separated_kmeans(
                 self.rule.points(client.images),
                 self.clusters,
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
             )
-        enough = found.sizes >= self.least
+        enough = clustering.sizes >= self.least
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {self.least} images")
-        return LocalCentroids(found.centroids[enough].to(self.rule.dtype))
+        return LocalCentroids(clustering.centroids[enough].to(self.rule.dtype))
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
-    """k-FED: clients send local centroids once, and the server clusters these.
+    """k-FED: clients send local centroids once, and the server runs k-means on them.
 
     Raises:
         UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
@@ -184,14 +188,14 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: local centroids."""
+        """Return the client side: local k-means."""
         works = SeparatedCentroids(
             self.exchange, self.rule, self.local_clusters, self.iterations, context.least
         )
         return ClientSide.of(works)
 
     def describe(self) -> dict[str, object]:
-        """Return the number of local clusters, for the summary of the run."""
+        """Return what a summary of the run shows: the number of local clusters."""
         return {"local_clusters": self.local_clusters}
 
     def broadcast(self, state: CentroidState) -> Nothing:
@@ -204,22 +208,22 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return {"centroids": Spec(self.rule.dtype, shape)}
 
     def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
-        """Refuse centroids that are too far off."""
+        """Refuse centroids that are too far from 0."""
         check_near(update.centroids)
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
     ) -> tuple[CentroidState, Metrics]:
-        """Run k-means over all centroids, farthest-first from those of the largest client."""
+        """Run k-means over all local centroids, from ``farthest_first`` of the largest client's."""
         local = [update.centroids for update in updates]
         points = torch.cat(local)
         starts = farthest_first(points, local[0], self.problem.clusters)
         with section("k-means: server"):
-            found = kmeans(
+            clustering = kmeans(
                 points,
                 len(starts),
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
-                starts=starts,
+                init=starts,
             )
-        return CentroidState(found.centroids), {}
+        return CentroidState(clustering.centroids), {}

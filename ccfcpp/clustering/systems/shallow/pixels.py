@@ -1,4 +1,4 @@
-"""Images as points in the space of pixels, for the systems without a network."""
+"""Images as points in the space of pixels, for the systems without a neural network."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
+from ccfcpp.clustering.algorithm import (
+    ClusteringAlgorithm,
+    ClusteringState,
+    Problem,
+    describe_chosen_number,
+)
 from ccfcpp.clustering.kmeans.centroids import AnyInitState, InitState, required_centroids
 from ccfcpp.clustering.kmeans.chunks import blocks
-from ccfcpp.clustering.kmeans.initialisation import start_works
+from ccfcpp.clustering.kmeans.initialisation import init_works
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
@@ -26,10 +31,11 @@ IMAGES_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class CentroidState(InitState):
-    """State of the server of a system without a network.
+    """State of the server of a system without a neural network: the centroids.
 
     Attributes:
-        moved: Distance that the centroids moved in the last round; None before the second round.
+        moved: Largest change of a coordinate of a centroid in the last round; None before the
+            second round.
     """
 
     moved: float | None = None
@@ -37,14 +43,14 @@ class CentroidState(InitState):
 
 @dataclass(frozen=True)
 class PixelRule:
-    """Rule that maps images to points, and points to clusters."""
+    """Settings of how images become points, with the functions that use them."""
 
     config: PixelsConfig
     image_shape: tuple[int, ...]
 
     @staticmethod
     def of(problem: Problem) -> "PixelRule":
-        """Make the rule of a problem's configuration."""
+        """Return the rule that the configuration of a problem describes."""
         return PixelRule(problem.config.section(PixelsConfig), problem.image_shape)
 
     @property
@@ -54,7 +60,7 @@ class PixelRule:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of points that are sent: float64 for vectors far from 0."""
+        """The dtype in which points are sent: float64 for vectors, which may be far from 0."""
         return torch.float64 if len(self.image_shape) == 1 else torch.float32
 
     @property
@@ -63,24 +69,23 @@ class PixelRule:
         return self.config.assignment == "cosine"
 
     def points(self, images: Tensor) -> Tensor:
-        """Scale pixels to [0, 1], or each image to a vector of length 1.
+        """Map images to points: pixels scaled to [0, 1], and if configured each point to length 1.
 
         Args:
             images: uint8 of shape (samples, channels, height, width), or vectors (samples, d).
 
         Returns:
-            float32 of shape (samples, pixels); of vectors the same, of shape (samples, d) and in
-            their own precision.
+            float32 of shape (samples, pixels); for vectors (samples, d), of the same dtype.
         """
         pixels = images if images.is_floating_point() else to_float(images).flatten(1)
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
 
     def blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
-        """Yield points in blocks, sized for ``width`` numbers made of each point."""
+        """Yield the points in blocks; the more numbers per point (``width``), the smaller ones."""
         return map(self.points, blocks(images, width))
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
-        """Assign each image to a centroid, int64 of shape (samples,)."""
+        """Return the index of each image's centroid, int64 of shape (samples,)."""
         rule = most_similar if self.by_angle else nearest
         parts = torch.split(images, IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])
@@ -100,20 +105,20 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         self.by_angle = self.rule.by_angle
 
     def is_settled(self, change: float | None, tolerance: float) -> bool:
-        """Return whether the last round changed no more than the tolerance.
+        """Return whether the last round changed centroids by no more than the tolerance.
 
-        False if ``change`` is None (unknown), and if clients may be absent, since absent
-        clients may still change more.
+        False if ``change`` is None (unknown), or if clients may be absent: the next round may have
+        other clients.
         """
         varies = self.problem.config.availability.varies
         return change is not None and change <= tolerance and not varies
 
     def assign(self, state: Known, client: Client) -> Tensor:
-        """Assign each image to its nearest or most similar centroid, int64 of shape (samples,)."""
+        """Return the index of each image's centroid, int64 of shape (samples,)."""
         return self.rule.assign(client.images, required_centroids(state.centroids))
 
     def represent(self, state: Known, client: Client) -> Tensor | None:
-        """Map images to points, of shape (samples, pixels); None before there are centroids."""
+        """Return a client's points, of shape (samples, pixels); None before there are centroids."""
         return None if state.centroids is None else self.rule.points(client.images)
 
     def final_model(self, state: Known) -> object:
@@ -122,33 +127,34 @@ class PixelClustering(ClusteringAlgorithm[Known]):
 
 
 class InitBySums(PixelClustering[AnyInitState]):
-    """Base class of systems whose first round finds centroids; the steps come in later rounds.
+    """Base class of systems whose first round computes initial centroids from sums.
 
-    If too few clients answered in the start, the next round repeats it.
+    Later rounds have the system's own steps. If too few clients answered in the first round, the
+    next one repeats it.
     """
 
     starts = 1
-    """Number of starts; the one with the least squared error of k-means continues."""
+    """Number of initialisations, of which the one with the least squared error is used."""
 
     @abstractmethod
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the server's work in a round, once there are centroids."""
+        """Return the exchanges of a round once there are centroids."""
 
     def exchanges(self, number: int, state: AnyInitState) -> Sequence[AnyServerWork]:
-        """Return the steps of a round, or the start while there are no centroids."""
+        """Return the steps of a round, or the initialisation if there are no centroids."""
         return self.start() if state.centroids is None else self.steps(number)
 
     def plan(self, state: AnyInitState) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of every round, for points that are not few."""
+        """Return the exchanges of every round of a run in which nothing fails, with many points."""
         start = [self.usual_start()] if state.centroids is None else []
         return [*start, *map(self.steps, range(len(start), self.rounds))]
 
     def start(self) -> Sequence[AnyServerWork]:
-        """Return the server's work that finds the first centroids."""
-        return start_works(self.problem, self.rule.dimensions, self.starts)
+        """Return the exchanges that compute initial centroids."""
+        return init_works(self.problem, self.rule.dimensions, self.starts)
 
     def usual_start(self) -> Sequence[AnyServerWork]:
-        """Return the start without what only few points need."""
+        """Return the initialisation without the exchanges that are only for few points."""
         return [work for work in self.start() if not getattr(work, "again", False)]
 
     def summarize(self, state: AnyInitState) -> dict[str, object]:
@@ -158,4 +164,4 @@ class InitBySums(PixelClustering[AnyInitState]):
             return {}
         if not bool(evidence.any()):  # All samples are alike.
             return {"clusters": len(centroids)}
-        return found_number(evidence, self.problem.fewest, len(centroids))
+        return describe_chosen_number(evidence, self.problem.fewest, len(centroids))

@@ -1,4 +1,4 @@
-"""Coordinates in affine subspaces, and the subspace of most variance."""
+"""Coordinates in affine subspaces, and the subspace of largest variance."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Frame:
-    """An affine subspace with coordinates.
+    """An affine subspace of dimension r, with an origin and orthonormal axes.
 
     Attributes:
         origin: float64 of shape (d,).
-        axes: float64 of shape (r, d), orthonormal rows.
+        axes: Orthonormal rows, float64 of shape (r, d).
     """
 
     origin: Tensor
@@ -26,24 +26,24 @@ class Frame:
         """Project points (samples, d) on the subspace; return coordinates, float64 (samples, r)."""
         return (points.double() - self.origin) @ self.axes.T
 
-    def places(self, coordinates: Tensor) -> Tensor:
-        """Return the points with given coordinates (samples, r), float64 (samples, d)."""
+    def to_points(self, coordinates: Tensor) -> Tensor:
+        """Return the points with the given coordinates: (samples, r) to float64 (samples, d)."""
         return self.origin + coordinates @ self.axes
 
 
 def whole_space(dimensions: int) -> Frame:
-    """Return the frame of the whole space, with the usual coordinates."""
+    """Return the frame of the whole space: a point is its own coordinates."""
     return Frame(torch.zeros(dimensions).double(), torch.eye(dimensions).double())
 
 
 def low_frequencies(shape: Sequence[int], most: int) -> Frame:
-    """Return the frame of the lowest frequencies of images' discrete cosine transform, DCT-II.
+    """Return a frame whose coordinates are an image's lowest frequencies.
 
-    These frequencies (Ahmed et al. 1974) hold most of what distinguishes natural images, and depend
-    on no data. The first one, the brightness of the whole image, is left out.
+    They are those of the discrete cosine transform (DCT-II; Ahmed et al. 1974), without the first
+    one, the mean brightness. They hold most of what distinguishes natural images.
 
     Args:
-        shape: Channels, height and width.
+        shape: Channels, height and width of the images.
         most: Number of frequencies along height and width.
     """
     channels, height, width = shape
@@ -53,24 +53,24 @@ def low_frequencies(shape: Sequence[int], most: int) -> Frame:
 
 
 def _cosines(length: int) -> Tensor:
-    """Return the transform of signals of a length: orthonormal rows, lowest frequency first."""
+    """Return the matrix of the DCT-II, (length, length): row i is frequency i, of norm 1."""
     at = torch.arange(length).double()
     rows = torch.cos(math.pi / length * torch.outer(at, at + 0.5))
     return F.normalize(rows, dim=1)
 
 
-def half(matrix: Tensor) -> Tensor:
-    """Return the upper triangle of a symmetric matrix (r, r) as a vector (r (r + 1) / 2,).
+def flatten_symmetric(matrix: Tensor) -> Tensor:
+    """Flatten a symmetric matrix (r, r): return its upper triangle, of shape (r (r + 1) / 2,).
 
-    Elements off the diagonal are multiplied by √2, so that the vector has the matrix's norm.
+    Elements off the diagonal are multiplied by √2, so that the norm stays the same.
     """
     rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
     upper = matrix[rows, columns]
     return torch.where(rows == columns, upper, math.sqrt(2) * upper)
 
 
-def from_half(upper: Tensor, size: int) -> Tensor:
-    """Return the symmetric matrix (size, size) from the vector that ``half`` made of it."""
+def unflatten_symmetric(upper: Tensor, size: int) -> Tensor:
+    """Return the symmetric matrix (size, size) from the result of ``flatten_symmetric``."""
     rows, columns = torch.triu_indices(size, size, device=upper.device)
     matrix = upper.new_zeros(size, size)
     matrix[rows, columns] = torch.where(rows == columns, upper, upper / math.sqrt(2))
@@ -78,18 +78,19 @@ def from_half(upper: Tensor, size: int) -> Tensor:
 
 
 def top_subspace(matrix: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Return the eigenvectors with the largest eigenvalues of a symmetric matrix with noise.
+    """Return the largest eigenvalues and eigenvectors of a covariance matrix with added noise.
 
-    Without noise no eigenvalue is negative. The spectrum of symmetric noise is symmetric about 0
-    (Wigner 1955), so that eigenvalues below the absolute value of the most negative one are taken
-    for noise. The two largest ones always stay.
+    The eigenvalues of symmetric noise are symmetric about 0 (Wigner 1955), and a covariance matrix
+    has no negative ones. So eigenvalues are taken for noise if they are smaller than the absolute
+    value of the most negative one. At least two are returned.
 
     Args:
-        matrix: float64 of shape (r, r).
+        matrix: Symmetric, float64 of shape (r, r).
         most: Largest number of eigenvectors.
 
     Returns:
-        Eigenvalues, descending and not negative, of shape (s,), and orthonormal rows (s, r).
+        Eigenvalues, descending and not negative, of shape (s,), and eigenvectors as orthonormal
+        rows, (s, r).
     """
     values, vectors = torch.linalg.eigh(matrix)
     values, vectors = values.flip(0), vectors.flip(1).T

@@ -1,9 +1,9 @@
-"""Register k-FED, FFCM and FedDP-KMeans in the table of systems."""
+"""Entries of k-FED, FFCM and FedDP-KMeans in the table of clustering methods."""
 
 from dataclasses import replace
 
 from ccfcpp.clustering.kmeans.config import LloydConfig, LocalFuzzyConfig
-from ccfcpp.clustering.methods import System, early_end, late
+from ccfcpp.clustering.methods import System, lazy, unused_if_absent
 from ccfcpp.clustering.systems.shallow.config import (
     FedDPConfig,
     FFCMConfig,
@@ -17,7 +17,7 @@ K_FED = System(
     title="k-FED",
     sends="centroids",
     kinds=("pixels",),
-    make=late("ccfcpp.clustering.systems.shallow.k_fed", "KFed"),
+    make=lazy("ccfcpp.clustering.systems.shallow.k_fed", "KFed"),
     sections={"pixels": PixelsConfig, "centroids": LloydConfig, "kfed": KFedConfig},
     ignores=("defence.weight",),
     takes=("images", "vectors"),
@@ -27,9 +27,9 @@ FFCM_AVG = System(
     title="FFCM-avg",
     sends="centroids, supports",
     kinds=("pixels", "sums"),
-    make=late(_FFCM, "FFCM", "support_weighted_mean"),
+    make=lazy(_FFCM, "FFCM", "support_weighted_mean"),
     sections={"pixels": PixelsConfig, "fuzzy": LocalFuzzyConfig, "ffcm": FFCMConfig},
-    unused=early_end("ffcm.tolerance"),
+    unused=unused_if_absent("ffcm.tolerance"),
     rounds="ffcm.rounds",
     takes=("images", "vectors"),
     summary="fuzzy c-means at the clients; the server takes means",
@@ -37,7 +37,7 @@ FFCM_AVG = System(
 FFCM_KM = replace(
     FFCM_AVG,
     title="FFCM-km",
-    make=late(_FFCM, "FFCM", "clustered_centroids"),
+    make=lazy(_FFCM, "FFCM", "clustered_centroids"),
     ignores=("defence.weight",),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )
@@ -45,7 +45,7 @@ FEDDP_KMEANS = System(
     title="FedDP-KMeans",
     sends="sums of images, of their outer products, and by cluster",
     kinds=("pixels", "sums"),
-    make=late("ccfcpp.clustering.systems.shallow.feddp_kmeans", "FedDPKMeans"),
+    make=lazy("ccfcpp.clustering.systems.shallow.feddp_kmeans", "FedDPKMeans"),
     sections={"pixels": PixelsConfig, "feddp": FedDPConfig},
     rounds="feddp.rounds",
     summary="k-means by few sums in a small subspace, made for differential privacy",

@@ -1,1 +1,1 @@
-"""Systems whose clients send images, their own or synthetic ones, which the server clusters."""
+"""Systems in which the server clusters images, real or synthetic ones, that clients send."""

@@ -1,8 +1,8 @@
-"""The deep clustering network (DCN), by which PPFC-GAN's server clusters synthetic images.
+"""The deep clustering network (DCN) with which PPFC-GAN's server clusters synthetic images.
 
 Source: Yang, Fu, Sidiropoulos and Hong, *Towards K-means-friendly Spaces: Simultaneous Deep
-Learning and Clustering* (ICML 2017), "the paper" below. An autoencoder learns to reconstruct the
-images and to bring their latents close to centroids, while the centroids follow the latents.
+Learning and Clustering* (ICML 2017), "the paper" below. An autoencoder is trained to reconstruct
+images and to move their latents towards centroids, which are updated alternately.
 """
 
 import math
@@ -34,12 +34,12 @@ class DeepClusters:
     """Result of deep clustering.
 
     Attributes:
-        model: Weights of the autoencoder, that is of encoder and decoder.
-        centroids: float32 of shape (found, latent), with 1 ≤ found ≤ k. An image belongs to the
-            centroid nearest to its latent.
-        figures: Metrics ``reconstruction`` and ``clustering``, the means over the samples of the
-            last epoch of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², without their weights in the loss. A
-            term that no epoch trained is missing.
+        model: Weights of the autoencoder: encoder f and decoder g.
+        centroids: float32 of shape (at most k, latent). An image belongs to the centroid nearest to
+            its latent.
+        figures: Metrics of the last epoch: ``reconstruction`` and ``clustering``, the means over
+            samples of the terms of ``deep_clustering_loss`` without weights. A term that no epoch
+            trained is missing.
     """
 
     model: ModelState
@@ -48,17 +48,19 @@ class DeepClusters:
 
 
 def rowwise_squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """Return the squared distance ‖a − b‖² of each row: two tensors (batch, d) to (batch,)."""
+    """Return ‖a − b‖² for each pair of rows of two tensors of shape (batch, d), (batch,)."""
     return (first - second).square().sum(dim=1)
 
 
 def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: float) -> Tensor:
-    """Return the paper's loss ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², averaged over the batch.
+    """Return the DCN's loss ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², averaged over the batch.
+
+    f is the encoder, g the decoder, and Ms the centroid of the sample x.
 
     Args:
         reconstruction: ‖g(f(x)) − x‖² of each sample, of shape (batch,).
         clustering: ‖f(x) − Ms‖² of each sample, of the same shape.
-        weight: λ, the weight of the second loss term.
+        weight: Weight λ of the second term.
 
     Returns:
         A scalar.
@@ -69,22 +71,21 @@ def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: flo
 def move_centroids(
     centroids: Tensor, counts: Tensor, latents: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply the paper's centroid updates of a batch, sample after sample, in closed form.
+    """Update centroids with the samples of a batch, as the paper does one sample after another.
 
-    For each sample with latent h and label k, c_k ← c_k + 1 and m_k ← m_k − (m_k − h)/c_k. Each
-    update adds h to c_k·m_k, so n samples of a cluster lead from m and c to
-    (c·m + Σh)/(c + n) = m + Σ(h − m)/(c + n), whatever their order.
+    The paper's update for a sample with latent h and label k is c_k ← c_k + 1 and then
+    m_k ← m_k − (m_k − h)/c_k. n samples of a cluster together move m to m + Σ(h − m)/(c + n).
 
     Args:
-        centroids: m of shape (k, latent).
-        counts: c, float64 of shape (k,), positive.
-        latents: h of shape (batch, latent).
-        labels: int64 of shape (batch,).
+        centroids: Centroids m, of shape (k, latent).
+        counts: Numbers c of samples so far, float64 of shape (k,), positive.
+        latents: Latents h of the batch, of shape (batch, latent).
+        labels: Cluster of each sample, int64 of shape (batch,).
 
     Returns:
         The new centroids and counts. A cluster without samples keeps both.
     """
-    # A product is deterministic; index_add sums in random order on an accelerator.
+    # On a GPU, a matrix product is deterministic; index_add sums in random order.
     members = F.one_hot(labels, len(centroids)).to(latents.dtype)
     pulls = members.T @ (latents - centroids[labels])
     counts = counts + members.sum(dim=0)
@@ -93,24 +94,23 @@ def move_centroids(
 
 @dataclass
 class _MovingClusters:
-    """Centroids and assignments during the training of the network."""
+    """Centroids, and labels of all samples, while the network is trained."""
 
     centroids: Tensor
     labels: Tensor
     counts: Tensor
 
     def follow(self, batch: Tensor, latents: Tensor) -> None:
-        """Assign the samples of a batch to their nearest centroids, and move these."""
+        """Assign a batch (indices of samples) to its nearest centroids, and update these."""
         labels = nearest(latents, self.centroids)
         self.labels[batch] = labels
         self.centroids, self.counts = move_centroids(self.centroids, self.counts, latents, labels)
 
 
 class DeepClustering:
-    """A deep clustering network and its training.
+    """Deep clustering: ``fit`` trains an autoencoder and centroids, ``encode`` computes latents.
 
-    It keeps nothing from one ``fit`` to the next. Only ``fit`` makes the whole network; ``encode``
-    uses the encoder alone.
+    Nothing is kept from one ``fit`` to the next.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -120,29 +120,30 @@ class DeepClustering:
         self.clusters = problem.clusters
         self.device = problem.device
         self.precision = problem.config.section(PrecisionConfig).precision
-        # Latents are computed far more often than reconstructions.
-        self._encoder = self._placed(self._make_encoder, trained=False)
+        # ``encode`` needs no decoder.
+        self._encoder = self._flat_network(self._make_encoder, trained=False)
 
-    def _placed(self, make: Callable[[], nn.Module], trained: bool) -> FlatNetwork:
+    def _flat_network(self, make: Callable[[], nn.Module], trained: bool) -> FlatNetwork:
         return FlatNetwork(make, self.device, trained=trained, precision=self.precision)
 
     def make_model(self) -> Autoencoder:
-        """Make the autoencoder whose weights ``fit`` returns."""
+        """Build the autoencoder whose weights ``fit`` returns."""
         return Autoencoder(self.image_shape, self.config.widths, self.config.latent)
 
     def _make_encoder(self) -> nn.Module:
-        # The name is that in the autoencoder, so that its weights can be loaded.
+        # Submodule names as in the autoencoder, so that its weights can be loaded.
         encoder = FlatEncoder(self.image_shape, self.config.widths, self.config.latent)
         return nn.Sequential(OrderedDict(encoder=encoder))
 
     def fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
-        """Pre-train the autoencoder, cluster its latents, then train both alternately.
+        """Pre-train the autoencoder, run k-means on its latents, then train both alternately.
 
-        Adam keeps its moments through both phases.
+        Args:
+            images: uint8 of shape (images, channels, height, width).
+            randomness: Source of random numbers.
 
         Returns:
-            The network and at most ``clusters`` centroids; there are fewer if there are fewer
-            distinct images.
+            The weights, and k centroids, or fewer if there are fewer distinct images.
 
         Raises:
             ValueError: There is no image.
@@ -150,32 +151,34 @@ class DeepClustering:
         """
         if len(images) == 0:
             raise ValueError("deep clustering needs at least one image")
-        self._network = self._placed(self.make_model, trained=True)
+        self._network = self._flat_network(self.make_model, trained=True)
         try:
-            return self._trained(images.to(self.device), randomness)
+            return self._fit(images.to(self.device), randomness)
         finally:
             del self._network
 
-    def _trained(self, images: Tensor, randomness: Randomness) -> DeepClusters:
+    def _fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
+        # Adam keeps its moments from pre-training.
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
         self._network.load(initial.state_dict())
         optimizer = FlatAdam(self._network)
         optimizer.begin(self.config.learning_rate)
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for epoch in range(self.config.pretrain_epochs):
             batches = self._batches(len(images), randomness, epoch)
-            figures = self._train_epoch(images, batches, optimizer, None)
+            metrics = self._train_epoch(images, batches, optimizer, None)
         clusters = self._first_clusters(images, randomness)
         for epoch in range(self.config.epochs):
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
-            figures = self._train_epoch(images, batches, optimizer, clusters)
-        return DeepClusters(self._network.state(), clusters.centroids.float(), figures)
+            metrics = self._train_epoch(images, batches, optimizer, clusters)
+        return DeepClusters(self._network.state(), clusters.centroids.float(), metrics)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
-        """Compute the latents of images in chunks.
+        """Return the latents of uint8 images, of shape (samples, latent).
 
-        Returns:
-            Floats of shape (samples, latent).
+        Args:
+            model: Weights of the autoencoder; those of its encoder are enough.
+            images: uint8 of shape (samples, channels, height, width).
         """
         self._encoder.load(model)
         size = forward_batch(math.prod(self.image_shape))
@@ -183,29 +186,29 @@ class DeepClustering:
 
     @torch.no_grad()
     def _latents(self, shown: Tensor) -> Tensor:
-        """Compute the latents of float images by the encoder's current weights."""
+        """Return the latents of float images, by the weights that the encoder has now."""
         (latents,) = self._encoder(shown)
         return latents
 
     def _batches(self, samples: int, randomness: Randomness, epoch: int) -> Sequence[Tensor]:
-        """Shuffle the indices of all samples into batches; the last one may be shorter."""
+        """Return batches of shuffled indices of all samples; the last batch may be smaller."""
         generator = randomness.generator(f"deep clustering: batches {epoch}")
         order = torch.randperm(samples, generator=generator).to(self.device)
         return torch.split(order, self.config.batch_size)
 
     def _first_clusters(self, images: Tensor, randomness: Randomness) -> _MovingClusters:
-        """Run k-means on the latents of all images."""
+        """Return initial clusters, by k-means on the latents of all images."""
         with section("deep clustering: k-means"):
             latents = self.encode(self._network.state(), images)
             self._check_finite(latents)
-            found = kmeans(
+            clustering = kmeans(
                 latents,
                 self.clusters,
                 seed=randomness.integer("deep clustering: k-means"),
                 restarts=self.kmeans.restarts,
                 iterations=self.kmeans.iterations,
             )
-            centroids = found.centroids.to(latents.dtype)
+            centroids = clustering.centroids.to(latents.dtype)
             # float64, since float32 cannot count beyond 2²⁴.
             counts = centroids.new_full(
                 (len(centroids),), self.config.initial_count, dtype=torch.float64
@@ -219,7 +222,7 @@ class DeepClustering:
         optimizer: FlatAdam,
         clusters: _MovingClusters | None,
     ) -> dict[str, float]:
-        """Train an epoch on the reconstruction alone, or together with the clusters."""
+        """Train for an epoch, with the k-means term if clusters are given; return the metrics."""
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         for batch in batches:
             shown = to_float(images[batch])
@@ -237,7 +240,7 @@ class DeepClustering:
         return {"reconstruction": reconstruction, "clustering": clustering}
 
     def _step(self, shown: Tensor, own: Tensor | None, optimizer: FlatAdam) -> Tensor:
-        """Train the network for one step, and return both sums of squared distances."""
+        """Train for one step; return the sums of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², of shape (2,)."""
         with section("deep clustering: forward"):
             latents, reconstructed = self._network(shown)
             reconstruction = rowwise_squared_distances(reconstructed, shown.flatten(1))
@@ -253,6 +256,7 @@ class DeepClustering:
         return torch.stack([reconstruction.detach().sum(), clustering.detach().sum()])
 
     def _check_finite(self, *tensors: Tensor) -> None:
+        """Raise a ``FederationError`` if a tensor has NaN or infinite elements."""
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
             raise FederationError(
                 f"dcn.learning_rate = {self.config.learning_rate:g} made the deep clustering "

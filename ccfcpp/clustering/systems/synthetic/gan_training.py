@@ -1,9 +1,9 @@
-"""Training of the clients' GANs, and the synthetic images that they draw.
+"""Training of the clients' GANs (generative adversarial networks), and their images.
 
 Source: SDA-FC's public code, whose choices for MNIST are the defaults of ``GANConfig``: standard
 normal noise, and images drawn in evaluation mode. Three choices differ: initial weights are
-PyTorch's (there normal with a deviation of 0.02), both steps of a batch share one draw of noise
-(there the generator's step has its own), and codes are random (there balanced in each batch).
+PyTorch's (there normal with a standard deviation of 0.02), the generator's step has the noise of
+the discriminator's (there a new draw), and codes are random (there balanced in each batch).
 """
 
 import math
@@ -31,7 +31,7 @@ from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, make_
 
 _NAMES = "generator", "discriminator"
 _BETAS = (0.5, 0.999)
-"""Adam's β₁ and β₂ in the published system."""
+"""Adam's β₁ and β₂, as in SDA-FC's public code."""
 
 _DIVERGED = (
     "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
@@ -41,7 +41,7 @@ _DIVERGED = (
 
 @dataclass(frozen=True)
 class GANLosses:
-    """Losses of a client's epoch."""
+    """Mean losses of a client's epoch, None without a batch of two, and its number of images."""
 
     samples: int
     generator: float | None = None
@@ -49,7 +49,7 @@ class GANLosses:
 
 
 def discriminator_loss(real: Tensor, generated: Tensor) -> Tensor:
-    """Return the binary cross-entropy of real images with 1, plus that of generated ones with 0.
+    """Return the binary cross-entropy of real images with label 1 plus generated ones with 0.
 
     Args:
         real: The discriminator's logits of real images, of shape (batch,).
@@ -64,10 +64,9 @@ Maker = Callable[[], nn.Module]
 def network_makers(
     config: GANConfig, image_shape: Sequence[int], codes: int
 ) -> tuple[Maker, Maker]:
-    """Return a function that builds a generator, and one that builds a discriminator.
+    """Return two functions that build a generator and a discriminator.
 
-    Raises:
-        UsageError: When they are called, if the images do not fit the networks.
+    They raise a ``UsageError`` if images of this shape do not fit the networks.
     """
     return partial(Generator, image_shape, codes, config), partial(
         Discriminator, image_shape, config
@@ -77,9 +76,9 @@ def network_makers(
 def gan_training_bytes(
     config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
 ) -> int:
-    """Return the bytes that one more client of a cohort takes, whose GAN sees ``samples`` images.
+    """Return the bytes of memory for training one client's GAN on ``samples`` images.
 
-    They are those of both networks and of their activations, which are held at the same time.
+    They are those of both networks and of their activations.
     """
     batch = min(config.batch_size, samples)
     generator, discriminator = network_makers(config, image_shape, codes)
@@ -89,10 +88,10 @@ def gan_training_bytes(
 
 
 class GANTrainer:
-    """A generator and a discriminator that are trained for one client after another.
+    """A generator and a discriminator, which are trained for one client after another.
 
-    Each client remembers its networks from epoch to epoch, but not the optimizers' moments, as in
-    the published system.
+    A client's networks are in its local state (``memory``). As in SDA-FC's public code, optimizers
+    start afresh in each epoch.
 
     Raises:
         UsageError: The networks do not fit the images.
@@ -129,7 +128,7 @@ class GANTrainer:
 
         Args:
             client: The client, whose local state is replaced.
-            randomness: The source, set to the round, which is the number of the epoch.
+            randomness: Source of random numbers; its round is the number of the epoch.
 
         Returns:
             The losses, or a refusal if the GAN has diverged.
@@ -149,27 +148,27 @@ class GANTrainer:
             report_images(samples, 1)
             yield
         generating, discriminating = (mean.mean(len(lengths)) for mean in self._means)
-        return self._kept(client, GANLosses(len(client), generating, discriminating))
+        return self._store(client, GANLosses(len(client), generating, discriminating))
 
     def draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
-        """Draw synthetic images by the GAN that a client remembers.
+        """Draw synthetic images with a client's trained generator.
 
         Returns:
             uint8 of shape (images, channels, height, width): ``gan.images`` of them, or as many as
-            the client holds; image i has the code i mod the number of codes. A refusal for a client
-            that holds a single image, or whose GAN has diverged.
+            the client has images; image i has the code i mod the number of codes. A refusal for a
+            client that has a single image, no trained GAN, or one that has diverged.
         """
-        return self._drawn(client, randomness.of_client(client.id))
+        return self._draw(client, randomness.of_client(client.id))
 
     def _load(self, client: Client, randomness: Randomness) -> None:
-        """Load the networks that a client remembers, or else its initial ones."""
+        """Load a client's stored networks, or its initial ones if there are none."""
         own = randomness.at_round(SETUP).of_client(client.id)
         for name, make, network in zip(_NAMES, self._makers, self._networks, strict=True):
-            remembered = select_memory(client.memory, name)
-            network.load(remembered or build(make, own.generator(name)).state_dict())
+            stored = select_memory(client.memory, name)
+            network.load(stored or build(make, own.generator(name)).state_dict())
             network.train()
 
-    def _kept(self, client: Client, losses: GANLosses) -> GANLosses | RefusedUpdateError:
+    def _store(self, client: Client, losses: GANLosses) -> GANLosses | RefusedUpdateError:
         """Store the trained networks in the client's local state; refuse if they have diverged."""
         if losses.generator is None or losses.discriminator is None:
             return losses
@@ -186,16 +185,13 @@ class GANTrainer:
         return losses
 
     def _descend(self, samples: int) -> None:
-        """Train the discriminator for a step, then the generator against it.
-
-        A real image and a generator's input, of shape (noise + codes,), have the same index.
-        """
+        """Train the discriminator for a step on ``samples`` images, then the generator."""
         index = self._batches.next(samples)
         real = to_float(self._inputs["images"][index])
         with section("GAN: generator"):
             (generated,) = self._generator(self._inputs["noise"][index])
         with section("GAN: discriminator"):
-            # Each in a batch of its own, as normalisation needs it.
+            # Real and generated images are separate batches for batch normalisation.
             (of_real,), (of_generated,) = map(self._discriminator, (real, generated.detach()))
             discriminating = discriminator_loss(of_real[:, 0], of_generated[:, 0])
             self._discriminator.backward(discriminating)
@@ -220,13 +216,13 @@ class GANTrainer:
         return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
 
     @torch.no_grad()
-    def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+    def _draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
         if len(client) < 2:
             return RefusedUpdateError("it holds one image, and a GAN needs at least two")
-        remembered = select_memory(client.memory, "generator")
-        if not remembered:
+        stored = select_memory(client.memory, "generator")
+        if not stored:
             return RefusedUpdateError("its GAN has not been trained for an epoch")
-        self._generator.load(remembered)
+        self._generator.load(stored)
         self._generator.train(False)
         count, generator = self.config.images or len(client), randomness.generator("images")
         noise = torch.randn(count, self.config.noise, generator=generator)

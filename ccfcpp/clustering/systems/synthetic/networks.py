@@ -1,7 +1,7 @@
-"""The networks: generator and discriminator of the clients' GANs, and the server's autoencoder.
+"""Generator and discriminator of the clients' GANs, and the server's autoencoder.
 
-Source of the GANs: SDA-FC's published system for 28×28 images, whose networks PPFC-GAN shares.
-Other sizes have the same number of doublings and halvings.
+Source of the GANs: SDA-FC's public code for 28×28 images; PPFC-GAN has the same networks. For
+other image sizes, the layers are the same.
 """
 
 import math
@@ -16,11 +16,10 @@ from ccfcpp.models.encoders import ConvBackbone
 
 
 class Generator(nn.Module):
-    """Maps noise and a code to an image.
+    """Generator of a GAN: maps noise and a one-hot code to an image.
 
-    It has two linear layers, and transposed convolutions 4×4 with stride 2 that double the
-    resolution. If the image size is not a multiple of 2 to the number of doublings, the image is
-    the centre of a larger one.
+    It has two linear layers, and 4×4 transposed convolutions with stride 2, which double the
+    resolution. If that does not give the image size exactly, larger images are cropped.
 
     Raises:
         UsageError: ``gan.generator_channels`` is empty.
@@ -57,12 +56,10 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Sequential):
-    """Maps images (batch, channels, height, width) to logits (batch, 1) of being real.
-
-    It does not see the code.
+    """Discriminator of a GAN: maps images to logits (batch, 1) of being real, without the code.
 
     Raises:
-        UsageError: The images are too small for so many halvings.
+        UsageError: The images are too small for so many layers that halve the resolution.
     """
 
     def __init__(self, image_shape: Sequence[int], config: GANConfig) -> None:
@@ -83,7 +80,7 @@ def _doubling(inputs: int, outputs: int) -> nn.ConvTranspose2d:
 
 
 def _linear_layers(widths: Sequence[int]) -> list[nn.Module]:
-    """Make linear layers from each width to the next, with ReLUs between them."""
+    """Return linear layers from each width to the next, with ReLUs between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -91,14 +88,14 @@ def _linear_layers(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class FlatEncoder(nn.Sequential):
-    """Maps images to latents by linear layers with ReLUs between them."""
+    """Encoder of flattened images: linear layers with ReLUs between them."""
 
     def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
         super().__init__(nn.Flatten(), *_linear_layers([math.prod(image_shape), *widths, latent]))
 
 
 class Autoencoder(nn.Module):
-    """Encoder f and decoder g, which mirrors it; both have linear outputs.
+    """Autoencoder: an encoder f, and a decoder g with the reverse widths; both end linearly.
 
     With ``widths`` (500, 500, 2000) and ``latent`` 10 this is the network for MNIST of Yang, Fu,
     Sidiropoulos and Hong, *Towards K-means-friendly Spaces* (ICML 2017).
@@ -111,11 +108,11 @@ class Autoencoder(nn.Module):
         self.decoder = nn.Sequential(*_linear_layers(mirrored))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return latents f(x): floats (batch, channels, height, width) to (batch, latent)."""
+        """Return latents f(x) of float images (batch, channels, height, width): (batch, latent)."""
         latents: Tensor = self.encoder(images)
         return latents
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return latents f(x) and reconstructions g(f(x)), (batch, channels · height · width)."""
+        """Return latents f(x), and reconstructions g(f(x)) of shape (batch, pixels)."""
         latents = self.encode(images)
         return latents, self.decoder(latents)

@@ -1,10 +1,10 @@
-"""Systems whose clients send images once, which the server clusters.
+"""Systems in which clients send images once, and the server clusters them.
 
-In ``km`` and ``fcm``, the centralised systems of the tables, clients send their own images. In
+In ``km`` and ``fcm``, the centralised baselines, clients send their own images. In
 SDA-FC (Yan, Liu, Qi and Zhang, *Federated Clustering with GAN-based Data Synthesis*, 2022) and
 PPFC-GAN (same authors, *Privacy-Preserving Federated Deep Clustering Based on GAN*, 2022) they send
-synthetic images of a generative adversarial network. The server runs k-means, fuzzy c-means or a
-deep clustering network.
+synthetic images, drawn by a generative adversarial network (GAN). The server runs k-means, fuzzy
+c-means or a deep clustering network.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig, KMeansConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
-from ccfcpp.clustering.kmeans.server import kmeans, nearest, own_points
+from ccfcpp.clustering.kmeans.server import kmeans, nearest, single_point_clusters
 from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.clustering.systems.synthetic.config import GANConfig
 from ccfcpp.clustering.systems.synthetic.deep_clustering import DeepClustering
@@ -51,17 +51,18 @@ from ccfcpp.models.steps import train_side_by_side
 from ccfcpp.runs.contact_sheets import contact_sheet
 
 _SHEET_ROWS = 8
-"""Number of each client's synthetic images of each code that the server keeps."""
+"""Number of synthetic images that the server keeps for each client and each code."""
 
 
 @dataclass(frozen=True)
 class PooledState:
-    """The server's state: centroids, their encoder, and samples of the clients' images.
+    """State of the server: centroids, the encoder if there is one, and sample images.
 
     Attributes:
         centroids: Global centroids of shape (at most k, dimensions); None before there are images.
-        encoder: Network whose latent space contains the centroids; None if they are pixels.
-        images: Some synthetic images of each client by its number, uint8 of shape
+        encoder: Weights of the network that maps images to the space of the centroids; None if
+            that is the space of pixels.
+        images: Some synthetic images of each client, by the client's number, uint8 of shape
             (images, channels, height, width).
     """
 
@@ -72,11 +73,11 @@ class PooledState:
 
 @dataclass(frozen=True)
 class ImagesUpdate:
-    """A client's update: its own or its synthetic images.
+    """The images that a client sends: its own, or synthetic ones.
 
     Attributes:
         client: The client's number.
-        images: uint8 of shape (images, channels, height, width), or vectors, float64 (vectors, d).
+        images: uint8 of shape (images, channels, height, width); or vectors, float64 (vectors, d).
     """
 
     client: int
@@ -84,25 +85,27 @@ class ImagesUpdate:
 
 
 class ServerClustering(ABC):
-    """Base class of the algorithms by which the server clusters the images that clients send."""
+    """Base class of the algorithms with which the server clusters the images it received."""
 
     by_angle = False
     """Whether images are assigned by cosine similarity."""
 
     @abstractmethod
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Cluster uint8 images of shape (images, channels, height, width)."""
+        """Cluster uint8 images (images, channels, height, width); return state and metrics."""
 
     @abstractmethod
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Map images to points in the centroids' space, of shape (images, dimensions)."""
+        """Return the images as points in the space of the centroids, (images, dimensions)."""
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """Assign each image to its nearest centroid, int64 of shape (images,)."""
+        """Return the index of each image's nearest centroid, int64 of shape (images,)."""
         return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
-class _OfPixels(ServerClustering):
+class _PixelClustering(ServerClustering):
+    """Base class of algorithms whose centroids are in the space of pixels."""
+
     def __init__(self, problem: Problem) -> None:
         self.config = problem.config
         self.rule = PixelRule.of(problem)
@@ -116,35 +119,35 @@ class _OfPixels(ServerClustering):
         return self.rule.assign(images, required_centroids(state.centroids))
 
 
-class PixelKMeans(_OfPixels):
-    """The server's k-means on the pixels of the images that clients send."""
+class PixelKMeans(_PixelClustering):
+    """k-means on pixels, with restarts."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Run k-means from several starts, and return the best result."""
+        """Run k-means from several initialisations; return the best centroids and their inertia."""
         choices = self.config.section(KMeansConfig)
         with section("k-means: server"):
-            found = kmeans(
+            clustering = kmeans(
                 self.rule.points(images),
                 self.clusters,
                 seed=randomness.integer("k-means"),
                 restarts=choices.restarts,
                 iterations=choices.iterations,
             )
-        return PooledState(found.centroids), {"inertia": found.inertia}
+        return PooledState(clustering.centroids), {"inertia": clustering.inertia}
 
 
-class PixelFuzzyCMeans(_OfPixels):
-    """The server's fuzzy c-means on the pixels of the images that clients send."""
+class PixelFuzzyCMeans(_PixelClustering):
+    """Fuzzy c-means on pixels, with restarts."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Run fuzzy c-means from several starts of random images, and return the best result."""
+        """Run fuzzy c-means from several choices of random images; return the best centroids."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
-            return PooledState(own_points(points).centroids), {}
+            return PooledState(single_point_clusters(points).centroids), {}
         choices = self.config.section(FuzzyConfig)
         generator = randomness.generator("fuzzy c-means")
         with section("fuzzy c-means: server"):
-            found = [
+            clusterings = [
                 fuzzy_c_means(
                     points,
                     points[torch.randperm(len(points), generator=generator)[: self.clusters]],
@@ -154,29 +157,29 @@ class PixelFuzzyCMeans(_OfPixels):
                 )
                 for _ in range(choices.restarts)
             ]
-        best = min(found, key=lambda clustering: clustering.objective)
+        best = min(clusterings, key=lambda clustering: clustering.objective)
         return PooledState(best.centroids), {"objective": best.objective}
 
 
 class LatentKMeans(ServerClustering):
-    """The deep clustering network of PPFC-GAN."""
+    """k-means in the latent space of an autoencoder: the deep clustering network of PPFC-GAN."""
 
     def __init__(self, problem: Problem) -> None:
         self.network = DeepClustering(problem)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Train the autoencoder together with the centroids."""
-        found = self.network.fit(images, randomness)
-        return PooledState(found.centroids, found.model), found.figures
+        """Train the autoencoder together with the centroids; return both, and metrics."""
+        result = self.network.fit(images, randomness)
+        return PooledState(result.centroids, result.model), result.figures
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Map images to latents, of shape (images, latent)."""
+        """Return the images' latents, of shape (images, latent)."""
         assert state.encoder is not None
         return self.network.encode(state.encoder, images)
 
 
 _MOST_IMAGES = 10**9
-"""Largest number of images of one client."""
+"""Largest number of images that one client may send."""
 
 OWN_IMAGES = Exchange("images", Nothing, ImagesUpdate)
 SYNTHETIC_IMAGES = Exchange("images", Nothing, ImagesUpdate, uses_memory=True)
@@ -184,7 +187,7 @@ GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=
 
 
 class OwnImages(ClientWork[Nothing, ImagesUpdate]):
-    """Client side of an exchange in which clients send all their images."""
+    """Client side of the exchange in which clients send all their images."""
 
     exchange = OWN_IMAGES
 
@@ -192,15 +195,16 @@ class OwnImages(ClientWork[Nothing, ImagesUpdate]):
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate]:
         """Return all images, or vectors, of each client."""
-        return [ImagesUpdate(client.id, _on_its_way(client.images)) for client in clients]
+        return [ImagesUpdate(client.id, _as_sent(client.images)) for client in clients]
 
 
-def _on_its_way(samples: Tensor) -> Tensor:
+def _as_sent(samples: Tensor) -> Tensor:
+    """Return images unchanged, and vectors in float64."""
     return samples.double() if samples.is_floating_point() else samples
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
-    """The clients' training of their GANs for an epoch."""
+    """Client side of an epoch of the clients' GANs; each client of a cohort needs a trainer."""
 
     exchange = GAN_EPOCH
 
@@ -211,7 +215,7 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[GANLosses | RefusedUpdateError]:
-        """Train, and return the losses of each client; its networks stay with it."""
+        """Train each client's GAN for an epoch, and return its losses."""
         trainings = [
             trainer.train_epoch(client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
@@ -221,7 +225,7 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
-    """The clients' images drawn by their GANs, which are then deleted."""
+    """Client side of the exchange of synthetic images: clients draw them, then delete their GAN."""
 
     trainer: GANTrainer
     exchange = SYNTHETIC_IMAGES
@@ -229,7 +233,7 @@ class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate | RefusedUpdateError]:
-        """Draw the images of each client."""
+        """Return each client's synthetic images, and delete its GAN."""
         drawn = [self.trainer.draw(client, randomness) for client in clients]
         for client in clients:
             client.memory = {}
@@ -241,7 +245,7 @@ class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
 
 @dataclass(frozen=True)
 class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
-    """The server's report of an epoch of the GANs; no image is sent."""
+    """Server side of an epoch of the clients' GANs: reports the mean losses."""
 
     exchange = GAN_EPOCH
 
@@ -250,7 +254,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         return Nothing()
 
     def update_format(self, message: Nothing) -> UpdateFormat:
-        """Return an update's shapes and dtypes: image count, and losses if trained."""
+        """Return an update's shapes and dtypes: the number of images, and losses if trained."""
         loss = Spec(torch.float64, optional=True)
         return {"samples": Spec(torch.int64), "generator": loss, "discriminator": loss}
 
@@ -262,18 +266,18 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
     ) -> tuple[PooledState, Metrics]:
         """Average the losses over the images of the clients that could train."""
-        trained, figures = 0, {"generator_loss": 0.0, "discriminator_loss": 0.0}
+        trained, totals = 0, {"generator_loss": 0.0, "discriminator_loss": 0.0}
         for update in updates:
             if update.generator is not None and update.discriminator is not None:
                 trained += update.samples
-                figures["generator_loss"] += update.samples * update.generator
-                figures["discriminator_loss"] += update.samples * update.discriminator
-        return state, {name: total / trained for name, total in figures.items() if trained}
+                totals["generator_loss"] += update.samples * update.generator
+                totals["discriminator_loss"] += update.samples * update.discriminator
+        return state, {name: total / trained for name, total in totals.items() if trained}
 
 
 @dataclass(frozen=True)
-class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """The server's clustering of the images that clients send."""
+class ClusterImages(ServerWork[PooledState, Nothing, ImagesUpdate]):
+    """Server side of the exchange of images: clusters them, and keeps ``kept`` of each client."""
 
     exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
@@ -282,7 +286,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of images, or of vectors that are sent."""
+        """The dtype in which images or vectors are sent."""
         return torch.uint8 if len(self.image_shape) > 1 else torch.float64
 
     def broadcast(self, state: PooledState) -> Nothing:
@@ -295,25 +299,25 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         return {"client": Spec(torch.int64), "images": images}
 
     def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:
-        """Refuse images that claim to be another client's."""
+        """Refuse images with the number of another client."""
         if [update.client] != [sender.id for sender in senders]:
             raise RefusedUpdateError(f"it claims to be of client {update.client}")
 
     def aggregate(
         self, state: PooledState, updates: Iterable[ImagesUpdate], randomness: Randomness
     ) -> tuple[PooledState, Metrics]:
-        """Cluster all images together."""
+        """Cluster the images of all clients together."""
         received = list(updates)
         pooled = torch.cat([update.images for update in received])
-        clustered, figures = self.clustering.fit(pooled, randomness)
+        clustered, metrics = self.clustering.fit(pooled, randomness)
         if self.kept:
             kept = {str(update.client): update.images[: self.kept].clone() for update in received}
             clustered = replace(clustered, images=kept)
-        return clustered, figures
+        return clustered, metrics
 
 
 class PooledClustering(ClusteringAlgorithm[PooledState]):
-    """The centralised systems: in a single round clients send their own images."""
+    """Centralised baselines: clients send their own images, in a single round."""
 
     state_type = PooledState
     rounds = 1
@@ -327,21 +331,21 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         """Return a state without centroids."""
         return PooledState()
 
-    def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
-        """Return the only exchange, in which clients send images."""
-        return [Pooling(OWN_IMAGES, self.clustering, self.problem.image_shape)]
+    def exchanges(self, number: int, state: PooledState) -> Sequence[ClusterImages | MeanGANLosses]:
+        """Return the only exchange, in which clients send their images."""
+        return [ClusterImages(OWN_IMAGES, self.clustering, self.problem.image_shape)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: sending their own images."""
+        """Return the client side: sending images."""
         return ClientSide.of(OwnImages())
 
     def assign(self, state: PooledState, client: Client) -> Tensor:
-        """Assign each image to a cluster, int64 of shape (samples,)."""
+        """Return the cluster of each of a client's images, int64 of shape (samples,)."""
         required_centroids(state.centroids)
         return self.clustering.assign(state, client.images)
 
     def represent(self, state: PooledState, client: Client) -> Tensor | None:
-        """Map images to points in the centroids' space; None before there are centroids."""
+        """Return a client's images as points (samples, dimensions); None without centroids."""
         if state.centroids is None:
             return None
         return self.clustering.represent(state, client.images)
@@ -355,9 +359,9 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
 
 
 class SyntheticClustering(PooledClustering):
-    """Systems of synthetic images, which clients send in the last epoch of their GANs.
+    """SDA-FC and PPFC-GAN: clients train GANs, then send synthetic images in the last round.
 
-    Each round is an epoch.
+    Each round is an epoch of the GANs.
 
     Raises:
         UsageError: The images do not fit the clients' networks.
@@ -367,22 +371,22 @@ class SyntheticClustering(PooledClustering):
         super().__init__(problem, clustering)
         self.gan = problem.config.section(GANConfig)
         self.rounds = self.gan.epochs
-        # A run whose images do not fit the networks is refused before it begins.
+        # Raises the error before the run starts.
         with torch.device("meta"):
             for make in network_makers(self.gan, problem.image_shape, problem.clusters):
                 make()
 
-    def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
-        """Return the training of the GANs, and in the last round the exchange of images, too."""
-        works: list[Pooling | MeanGANLosses] = [MeanGANLosses()]
+    def exchanges(self, number: int, state: PooledState) -> Sequence[ClusterImages | MeanGANLosses]:
+        """Return the exchanges of a round: an epoch of the GANs; in the last round, images, too."""
+        works: list[ClusterImages | MeanGANLosses] = [MeanGANLosses()]
         if number == self.rounds - 1:
             kept = _SHEET_ROWS * self.problem.clusters
             shape = self.problem.image_shape
-            works.append(Pooling(SYNTHETIC_IMAGES, self.clustering, shape, kept))
+            works.append(ClusterImages(SYNTHETIC_IMAGES, self.clustering, shape, kept))
         return works
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: training GANs, and sending images that they draw."""
+        """Return the client side: training GANs, and drawing images."""
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, context.largest)
         compute = problem.config.section(ComputeConfig)
@@ -402,7 +406,7 @@ class SyntheticClustering(PooledClustering):
         )
 
     def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
-        """Arrange each client's synthetic images on a sheet with a column for each code."""
+        """Return one picture for each client: its synthetic images, with a column for each code."""
         return {
             f"synthetic-client-{number}": contact_sheet(images, self.problem.clusters)
             for number, images in (state.images or {}).items()

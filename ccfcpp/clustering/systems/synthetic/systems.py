@@ -1,9 +1,9 @@
-"""Register the systems whose clients send images in the table of systems."""
+"""Entries of the systems whose clients send images in the table of clustering methods."""
 
 from dataclasses import replace
 
 from ccfcpp.clustering.kmeans.config import FuzzyConfig, KMeansConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.methods import System, lazy
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.clustering.systems.synthetic.config import DCNConfig, GANConfig
 from ccfcpp.core.config import ComputeConfig, Section, Tree
@@ -13,14 +13,14 @@ _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": KMean
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
 _IGNORES = ("privacy.smallest_count",)
 _GAN: dict[str, type[Section]] = {"gan": GANConfig, "compute": ComputeConfig}
-# SDA-FC's clients know the directions of the server's centroids.
+# SDA-FC's clients assign images by cosine similarity.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
 KM = System(
     title="KM",
     sends="images",
     kinds=("images",),
-    make=late(_POOLED, "PooledClustering", "PixelKMeans"),
+    make=lazy(_POOLED, "PooledClustering", "PixelKMeans"),
     sections=_K_MEANS,
     ignores=_IGNORES,
     centralised=True,
@@ -30,7 +30,7 @@ KM = System(
 FCM = replace(
     KM,
     title="FCM",
-    make=late(_POOLED, "PooledClustering", "PixelFuzzyCMeans"),
+    make=lazy(_POOLED, "PooledClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY,
     summary="fuzzy c-means of all clients' images in one place",
 )
@@ -38,7 +38,7 @@ SDA_FC_KM = System(
     title="SDA-FC-KM",
     sends="synthetic images",
     kinds=("synthetic",),
-    make=late(_POOLED, "SyntheticClustering", "PixelKMeans"),
+    make=lazy(_POOLED, "SyntheticClustering", "PixelKMeans"),
     sections=_K_MEANS | _GAN,
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
@@ -48,7 +48,7 @@ SDA_FC_KM = System(
 SDA_FC_FCM = replace(
     SDA_FC_KM,
     title="SDA-FC-FCM",
-    make=late(_POOLED, "SyntheticClustering", "PixelFuzzyCMeans"),
+    make=lazy(_POOLED, "SyntheticClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY | _GAN,
     summary="fuzzy c-means of images that the clients' GANs make",
 )
@@ -56,7 +56,7 @@ PPFC_GAN = System(
     title="PPFC-GAN",
     sends="synthetic images",
     kinds=("synthetic",),
-    make=late(_POOLED, "SyntheticClustering", "LatentKMeans"),
+    make=lazy(_POOLED, "SyntheticClustering", "LatentKMeans"),
     sections={**_GAN, "dcn": DCNConfig, "centroids": KMeansConfig},
     ignores=_IGNORES,
     rounds="gan.epochs",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.systems.fed_emp.coding_rate import outer, square
+from ccfcpp.clustering.systems.fed_emp.coding_rate import as_matrix, sum_outer_products
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder
 from ccfcpp.clustering.systems.fed_emp.steps import crops_program
@@ -53,13 +53,13 @@ def test_sums_of_crops_can_be_and_others_cannot() -> None:
     pool = begun(encoder(), 1.0, torch.rand(3, 2, 1, 4, 4, dtype=torch.float64))
     sums = pool.sums(pool.of).detach()
     assert pool.valid(sums)
-    longer = square(sums).clone()
+    longer = as_matrix(sums).clone()
     longer[1, 1] += 1
     assert not pool.valid(longer.flatten())
     assert not pool.valid(-sums)
     assert not pool.valid(torch.cat([2 * sums[:1], sums[1:]]))
     noisy = sums + torch.randn(len(sums), generator=torch.Generator().manual_seed(0)).double()
-    projected = square(pool.nearest(noisy))
+    projected = as_matrix(pool.nearest(noisy))
     assert float(torch.linalg.eigvalsh(projected).min()) > -1e-9
     torch.testing.assert_close(pool.nearest(sums), sums)
 
@@ -70,7 +70,7 @@ def test_outer_is_a_sum_over_crops() -> None:
     for row in u.double():
         one = torch.cat([torch.ones(1).double(), row])
         expected += torch.outer(one, one)
-    torch.testing.assert_close(square(outer(u)), expected)
+    torch.testing.assert_close(as_matrix(sum_outer_products(u)), expected)
 
 
 def test_settings_of_runs_that_chose_what_keeps_latents_apart_are_read() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.clients import SumTransitions
-from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, merged, mutual_information
+from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, merge_overclusters, mutual_information
 from ccfcpp.clustering.systems.fed_scan.server import trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
@@ -100,11 +100,12 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     transitions = loop.transitions()
     joint = (transitions + transitions.mT) / (2 * transitions.sum(dim=(1, 2), keepdim=True))
     joint = joint.mean(dim=0, keepdim=True)
+    generator = torch.Generator().manual_seed(9)
     reached, best = (
         mutual_information(joint, groups, CLUSTERS)
         for groups in (
             state.groups,
-            merged(transitions, CLUSTERS, torch.Generator().manual_seed(9), "information"),
+            merge_overclusters(transitions, CLUSTERS, generator, "information"),
         )
     )  # fmt: skip
     assert reached == pytest.approx(best, rel=0.02)

@@ -11,22 +11,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.algorithm import rank_candidates
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.merging import (
     FOLDS,
     Rule,
-    agglomerated,
+    agglomerate,
     association,
     evidence,
     joint_distribution,
-    merged,
+    merge_overclusters,
     mutual_information,
-    numbered_like,
-    worths,
+    renumber_like,
+    scaled_gains,
 )
 from ccfcpp.clustering.systems.fed_scan.messages import OwnTransitions, Transitions
-from ccfcpp.clustering.systems.fed_scan.server import MergeOverclusters, transitions_of_all
+from ccfcpp.clustering.systems.fed_scan.server import MergeOverclusters, sum_transitions
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
 
@@ -95,7 +95,7 @@ def test_the_sums_are_those_of_the_definitions(size: int, clusters: int, seed: i
 @example(4, 2, 240)  # of which the best merge has clusters of three and of one
 def test_it_is_the_best_of_all_merges(rule: Rule, size: int, clusters: int, seed: int) -> None:
     joint = random_joints(size, seed)
-    found = merged(joint, clusters, torch.Generator().manual_seed(0), rule)
+    found = merge_overclusters(joint, clusters, torch.Generator().manual_seed(0), rule)
     best = max(
         WORTH[rule](joint, list(groups))
         for groups in itertools.product(range(clusters), repeat=size)
@@ -109,7 +109,7 @@ def test_it_is_the_best_of_all_merges(rule: Rule, size: int, clusters: int, seed
 @given(st.integers(0, 10**6))
 def test_no_move_of_one_makes_it_better(rule: Rule, seed: int) -> None:
     joint = random_joints(12, seed)
-    groups = merged(joint, 4, torch.Generator().manual_seed(0), rule).tolist()
+    groups = merge_overclusters(joint, 4, torch.Generator().manual_seed(0), rule).tolist()
     reached = WORTH[rule](joint, groups)
     for place, group in itertools.product(range(12), range(4)):
         moved = [*groups[:place], group, *groups[place + 1 :]]
@@ -124,12 +124,12 @@ def test_kinds_that_go_together_are_merged_whatever_their_order_and_scale(rule: 
     classes = torch.tensor([0, 1, 2, 1, 2, 0, 2, 1, 2])
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     transitions = 1000 * (torch.eye(9) * 5 + together + 0.05 * torch.rand(2, 9, 9))
-    found = merged(transitions, 3, torch.Generator().manual_seed(1), rule)
+    found = merge_overclusters(transitions, 3, torch.Generator().manual_seed(1), rule)
     assert found.dtype == torch.int64
     assert found.tolist() == classes.tolist()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
     turned = transitions[:, order][:, :, order]
-    other = merged(turned, 3, torch.Generator().manual_seed(5), rule)
+    other = merge_overclusters(turned, 3, torch.Generator().manual_seed(5), rule)
     same = other.unsqueeze(0) == other.unsqueeze(1)
     assert torch.equal(same, classes[order].unsqueeze(0) == classes[order].unsqueeze(1))
 
@@ -142,7 +142,7 @@ def test_clients_that_hold_several_classes_do_not_join_them(rule: Rule, classes_
     clients = classes // classes_each
     near = torch.eye(12) * 5 + (classes.unsqueeze(0) == classes.unsqueeze(1)) + 0.02
     held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
-    found = merged(torch.stack([near, held]), 6, torch.Generator().manual_seed(0), rule)
+    found = merge_overclusters(torch.stack([near, held]), 6, torch.Generator().manual_seed(0), rule)
     assert found.tolist() == classes.tolist()
 
 
@@ -151,7 +151,7 @@ def test_what_clients_hold_decides_where_neighbours_do_not(rule: Rule) -> None:
     near = torch.eye(8) + 0.1
     clients = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
     held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
-    found = merged(torch.stack([near, held]), 2, torch.Generator().manual_seed(0), rule)
+    found = merge_overclusters(torch.stack([near, held]), 2, torch.Generator().manual_seed(0), rule)
     assert found.tolist() == clients.tolist()
 
 
@@ -161,7 +161,8 @@ def test_clients_that_are_alike_change_nothing(rule: Rule) -> None:
     alike = torch.stack([near[0], torch.outer(share, share)])
     for clusters in (2, 3, 5):
         first, second = (
-            merged(sums, clusters, torch.Generator().manual_seed(0), rule) for sums in (near, alike)
+            merge_overclusters(sums, clusters, torch.Generator().manual_seed(0), rule)
+            for sums in (near, alike)
         )
         assert torch.equal(first, second)
 
@@ -173,7 +174,7 @@ def test_a_small_class_stays_apart() -> None:
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     near = torch.outer(sizes, sizes).sqrt() * (0.3 * together) + sizes.diag()
     near[2:4, 4:] = near[4:, 2:4] = 0.2
-    found = merged(near.unsqueeze(0), 3, torch.Generator().manual_seed(0), "both")
+    found = merge_overclusters(near.unsqueeze(0), 3, torch.Generator().manual_seed(0), "both")
     assert found.tolist() == classes.tolist()
 
 
@@ -190,15 +191,15 @@ def test_a_kind_of_a_large_class_is_no_cluster() -> None:
     apart, joined = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 0, 1, 2])
     joint = near.double() / near.sum()
     assert association(joint, joined, 3) > association(joint, apart, 3)
-    found = merged(near, 3, torch.Generator().manual_seed(0), "both")
+    found = merge_overclusters(near, 3, torch.Generator().manual_seed(0), "both")
     assert found.tolist() == apart.tolist()
 
 
 def test_as_many_as_there_are_stay_apart_and_nothing_gives_some_merge() -> None:
     generator = torch.Generator().manual_seed(0)
     apart = torch.stack([torch.eye(5) + 0.1, torch.ones(5, 5)])
-    assert merged(apart, 5, generator).tolist() == [0, 1, 2, 3, 4]
-    assert merged(torch.zeros(2, 4, 4), 2, generator).shape == (4,)
+    assert merge_overclusters(apart, 5, generator).tolist() == [0, 1, 2, 3, 4]
+    assert merge_overclusters(torch.zeros(2, 4, 4), 2, generator).shape == (4,)
 
 
 @settings(deadline=None)
@@ -210,7 +211,7 @@ def test_clusters_keep_the_numbers_of_those_with_which_they_have_most_in_common(
     groups = torch.cat([torch.arange(now), torch.randint(now, (4,), generator=generator)])
     before = torch.randint(earlier, groups.shape, generator=generator)
     shares = torch.rand(groups.shape, generator=generator).double()
-    found = numbered_like(groups, before, shares)
+    found = renumber_like(groups, before, shares)
     best = max(
         sum(float(shares[(groups == g) & (before == number)].sum()) for g, number in enumerate(way))
         for way in itertools.permutations(range(now))
@@ -226,7 +227,7 @@ def test_clusters_keep_the_numbers_of_those_with_which_they_have_most_in_common(
 def test_a_new_cluster_takes_a_number_that_is_free() -> None:
     before = torch.tensor([2, 0, 0, 1, 1, 1])
     groups = torch.tensor([0, 1, 1, 2, 3, 3])
-    assert numbered_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 3, 1, 1]
+    assert renumber_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 3, 1, 1]
 
 
 @rules
@@ -235,7 +236,9 @@ def test_the_agglomerative_start_alone_finds_kinds_of_unequal_classes(rule: Rule
     classes = torch.tensor([0] * 20 + [1] * 10 + [2] * 8 + [3] * 2)
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     noise = torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(0)).double()
-    found = merged(torch.eye(40) * 5 + together * (1 + noise) + 0.05 * noise, 4, None, rule)
+    found = merge_overclusters(
+        torch.eye(40) * 5 + together * (1 + noise) + 0.05 * noise, 4, None, rule
+    )
     assert found.tolist() == classes.tolist()
 
 
@@ -263,17 +266,17 @@ def test_absent_clients_count_with_their_last_transitions() -> None:
 
     first, second, again = told(0), told(1), told(0)
     parts: dict[str, torch.Tensor] = {}
-    _, complete = transitions_of_all([first, second], parts)
+    _, complete = sum_transitions([first, second], parts)
     assert complete
-    total, complete = transitions_of_all([again], parts)
+    total, complete = sum_transitions([again], parts)
     assert complete
     torch.testing.assert_close(total.neighbours, again.neighbours + second.neighbours)
     torch.testing.assert_close(total.holders, again.holders + second.holders)
     parts["2/predictions"] = torch.ones(4)
-    assert not transitions_of_all([again], parts)[1]
+    assert not sum_transitions([again], parts)[1]
     # Of sums over several clients nobody's part is known.
     whole = Transitions(first.neighbours, first.holders)
-    total, complete = transitions_of_all([whole], {})
+    total, complete = sum_transitions([whole], {})
     assert complete
     assert torch.equal(total.neighbours, whole.neighbours)
 
@@ -282,7 +285,7 @@ def test_absent_clients_count_with_their_last_transitions() -> None:
 @given(st.integers(2, 7), st.integers(1, 3), st.integers(0, 10**6))
 def test_each_merge_of_two_costs_least_of_all_pairs(size: int, kinds: int, seed: int) -> None:
     joint = random_joints(size, seed, kinds)
-    path = agglomerated(joint)
+    path = agglomerate(joint)
     assert [int(groups.max()) + 1 for groups in path] == list(range(1, size + 1))
     for fewer, more in itertools.pairwise(path):
         count = int(more.max()) + 1
@@ -306,7 +309,7 @@ def slow_evidence(folds: Tensor, fewest: int, most: int) -> list[float]:
             first, second = (
                 (t + t.T) / (2 * t.sum()) for t in (folds[list(half)].sum(0), folds[others].sum(0))
             )
-            path = agglomerated(first[None])
+            path = agglomerate(first[None])
             gains.append(
                 information(second[None], path[k - 1].tolist())
                 - information(second[None], path[k - 2].tolist())
@@ -342,7 +345,7 @@ def kinds(classes: int, each: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("classes", [2, 3, 5, 8, 12])
 def test_it_finds_how_many_classes_there_are(classes: int, seed: int) -> None:
     folds = kinds(classes, 36 // classes, seed)
-    found = most_to_least(evidence(folds, 2, 15), 2)
+    found = rank_candidates(evidence(folds, 2, 15), 2)
     assert found[0] == classes
     assert sorted(found) == list(range(2, 16))
 
@@ -360,6 +363,6 @@ def test_neither_order_nor_number_of_images_decides() -> None:
 
 def test_equal_clusters_without_common_neighbours_are_all_worth_the_same() -> None:
     folds = torch.eye(8).double().expand(2, 8, 8)
-    found = worths(folds, 8)
+    found = scaled_gains(folds, 8)
     assert found[[2, 6]].tolist() == pytest.approx([2 * math.log(2)] * 2)  # 4 and 8 equal ones
     assert joint_distribution(folds).sum(dim=(1, 2)).tolist() == pytest.approx([1, 1])

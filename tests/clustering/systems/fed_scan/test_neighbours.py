@@ -15,7 +15,7 @@ from ccfcpp.clustering.systems.fed_scan import neighbours
 from ccfcpp.clustering.systems.fed_scan import neighbours as features
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.clustering.systems.fed_scan.neighbours import drawn_neighbours, nearest_neighbours
+from ccfcpp.clustering.systems.fed_scan.neighbours import draw_neighbours, nearest_neighbours
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.synchronised.descent import select_images
@@ -143,11 +143,11 @@ def test_colours_stand_beside_shapes_where_there_are_any() -> None:
     images = some_images(4, 3, 8)
     found = features.shapes_and_colours(images)
     expected = torch.cat(
-        [features.gradients(images), 0.7 * features.colour_histograms(images)], dim=1
+        [features.oriented_gradients(images), 0.7 * features.colour_histograms(images)], dim=1
     )
     torch.testing.assert_close(found, expected)
     grey = images[:, :1]
-    torch.testing.assert_close(features.shapes_and_colours(grey), features.gradients(grey))
+    torch.testing.assert_close(features.shapes_and_colours(grey), features.oriented_gradients(grey))
 
 
 @pytest.mark.parametrize("name", sorted(features.FEATURES))
@@ -168,7 +168,7 @@ def test_centred_pixels_and_gradients_do_not_see_what_all_images_share() -> None
     images = some_images(5, 1, 8) // 2
     brighter = images + 60
     torch.testing.assert_close(features.centred_pixels(brighter), features.centred_pixels(images))
-    assert features.gradients(images[:1].expand(4, -1, -1, -1)).abs().max() < 1e-3
+    assert features.oriented_gradients(images[:1].expand(4, -1, -1, -1)).abs().max() < 1e-3
 
 
 def test_gradients_heed_the_shape_more_than_the_light() -> None:
@@ -176,7 +176,7 @@ def test_gradients_heed_the_shape_more_than_the_light() -> None:
     upright = torch.zeros(1, 1, 16, 16, dtype=torch.uint8)
     upright[..., 6:9] = 200
     images = torch.cat([upright, upright // 4, upright.mT, upright.mT // 4])
-    found = features.gradients(images)
+    found = features.oriented_gradients(images)
     similar = found @ found.T
     assert float(similar[0, 1]) > 0.9 > float(similar[0, 2:].max())
     assert float(similar[2, 3]) > 0.9
@@ -237,6 +237,6 @@ def test_a_turn_does_not_depend_on_the_round() -> None:
 def test_neighbours_are_drawn_from_those_of_the_image() -> None:
     neighbours = torch.tensor([[1, 2], [0, 2], [0, 1]], dtype=torch.int32)
     chosen = torch.tensor([2, 0, 1] * 30)
-    drawn = drawn_neighbours(neighbours, chosen, Randomness(0), 0)
+    drawn = draw_neighbours(neighbours, chosen, Randomness(0), 0)
     assert all(int(d) in neighbours[c].tolist() for c, d in zip(chosen, drawn, strict=True))
     assert len(set(zip(chosen.tolist(), drawn.tolist(), strict=True))) == 6

@@ -9,7 +9,12 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanNetwork
-from ccfcpp.clustering.systems.fed_scan.objective import consistency, divergence, entropy, program
+from ccfcpp.clustering.systems.fed_scan.objective import (
+    consistency,
+    divergence,
+    entropy,
+    scan_program,
+)
 from tests.support.synchronised import driven
 
 
@@ -58,7 +63,7 @@ def dealt(
     ]
     batches = [torch.stack([firsts[own], seconds[own]], dim=1) for own in places]
     parameters = dict(network.named_parameters())
-    last, made = driven(lambda batch: program(network, 3.0, batch), batches, parameters)
+    last, made = driven(lambda batch: scan_program(network, 3.0, batch), batches, parameters)
     assert made == trips
     return last.gradient
 

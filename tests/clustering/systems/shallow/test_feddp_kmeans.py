@@ -35,17 +35,17 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     AddClearMembers,
     AddMoments,
     Centres,
-    Compared,
     CountNearest,
+    ServerPoints,
     Weights,
 )
 from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.clustering.systems.shallow.subspaces import (
     Frame,
-    from_half,
-    half,
+    flatten_symmetric,
     low_frequencies,
     top_subspace,
+    unflatten_symmetric,
     whole_space,
 )
 from ccfcpp.core.config import Tree
@@ -100,7 +100,7 @@ def test_its_steps_are_those_of_k_means_over_all_images(
     clients = clients_of_sizes(*own)
     first, *_, last = states(clients, rounds=5, sums=sums, frequencies=frequencies)
     frame = first.sums_in or first.frame
-    start = frame.coordinates(first.frame.places(first.coordinates))
+    start = frame.coordinates(first.frame.to_points(first.coordinates))
     everything = rows(clients, frame).numpy()
     found = KMeans(3, init=start.numpy(), n_init=1, max_iter=4, tol=0, algorithm="lloyd")
     found.fit(everything)
@@ -145,7 +145,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     torch.testing.assert_close(found.sums, sums, atol=1e-7, rtol=0)
     assert found.counts.tolist() == counts
     weights = sent(
-        CountNearest(WEIGHTS, RULE, ClientContext(samples, 1)), Compared(FRAME, centres), client
+        CountNearest(WEIGHTS, RULE, ClientContext(samples, 1)), ServerPoints(FRAME, centres), client
     )
     nearest = torch.cdist(points, centres).argmin(dim=1)
     assert weights.counts.tolist() == [int((nearest == n).sum()) for n in range(4)]
@@ -165,7 +165,7 @@ def test_the_servers_points_stand_for_images_by_their_weights() -> None:
 WORKS = [
     (AddMoments(MEAN, RULE, ClientContext(9, 9)), FRAME),
     (AddMoments(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
-    (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), Compared(FRAME, torch.eye(15).double())),
+    (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), ServerPoints(FRAME, torch.eye(15).double())),
     (AddClearMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
 
@@ -238,7 +238,7 @@ def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: in
     nearest = torch.cdist(rows, points).argmin(dim=1).tolist()
     expected = [nearest.count(place) for place in range(5)]
     work = CountNearest(WEIGHTS, RULE, ClientContext(12, 1, least=least))
-    found = sent(work, Compared(FRAME, points), client)
+    found = sent(work, ServerPoints(FRAME, points), client)
     assert found.counts.tolist() == [count if count >= least else 0 for count in expected]
 
 
@@ -331,7 +331,7 @@ def test_a_run_with_privacy_finds_the_digits(level: str, least: float) -> None:
 def test_clients_with_huge_or_wrong_numbers_add_no_more_than_others() -> None:
     work: AnyExchange = LLOYD
     bounds = client_bounds(PrivacyConfig(level="client"), work)
-    found = bounds.clipped(
+    found = bounds.clip_parts(
         {"sums": torch.full((3, 2), 1e9).double(), "counts": torch.tensor([math.nan]).double()}
     )
     assert float(found["sums"].norm()) == pytest.approx(0.15)
@@ -414,7 +414,7 @@ def test_half_of_what_is_sent_is_the_matrix() -> None:
     (client,) = clients_of_sizes(30)
     found = sent(AddMoments(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
     points = rows([client], FRAME)
-    torch.testing.assert_close(from_half(found.moments, 15), points.T @ points)
+    torch.testing.assert_close(unflatten_symmetric(found.moments, 15), points.T @ points)
 
 
 def random(seed: int, *shape: int) -> torch.Tensor:
@@ -442,8 +442,8 @@ def test_low_frequencies_are_those_of_the_transform(
 def test_half_a_matrix_has_its_norm_and_is_all_of_it(size: int, seed: int) -> None:
     matrix = random(seed, size, size)
     matrix = matrix + matrix.T
-    assert float(half(matrix).norm()) == pytest.approx(float(matrix.norm()))
-    torch.testing.assert_close(from_half(half(matrix), size), matrix)
+    assert float(flatten_symmetric(matrix).norm()) == pytest.approx(float(matrix.norm()))
+    torch.testing.assert_close(unflatten_symmetric(flatten_symmetric(matrix), size), matrix)
 
 
 @settings(max_examples=25, deadline=None)
@@ -458,7 +458,7 @@ def test_the_subspace_is_that_of_principal_components(most: int, seed: int) -> N
     np.testing.assert_allclose(projector, other, atol=1e-9)
     frame = Frame(origin, axes)
     there = frame.coordinates(points)
-    torch.testing.assert_close(frame.coordinates(frame.places(there)), there)
+    torch.testing.assert_close(frame.coordinates(frame.to_points(there)), there)
 
 
 def test_directions_within_the_noise_are_left_out() -> None:
