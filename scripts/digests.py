@@ -80,7 +80,7 @@ def commands() -> dict[str, list[str]]:
     return clustering | variants | classification
 
 
-def interrupted_commands() -> dict[str, list[str]]:
+def resumed_runs() -> dict[str, list[str]]:
     """Return the arguments of ``ccfcpp`` for each run that is interrupted and resumed, by name."""
     scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
     cluster = [*_CLUSTER, "--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "3"]
@@ -169,10 +169,7 @@ def main() -> None:
         place = Path(work)
         jobs = {
             **{name: pool.submit(run, args, place / name) for name, args in commands().items()},
-            **{
-                n: pool.submit(run_interrupted, a, place / n)
-                for n, a in interrupted_commands().items()
-            },
+            **{n: pool.submit(run_interrupted, a, place / n) for n, a in resumed_runs().items()},
         }
         digests = {name: job.result() for name, job in jobs.items()}
     lines = [f" {json.dumps(name)}: {json.dumps(each)}" for name, each in digests.items()]

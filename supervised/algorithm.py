@@ -75,13 +75,7 @@ class FederatedClassification(
 ):
     """Algorithm of federated classification: clients train, and the server aggregates, each round.
 
-    Args:
-        config: Configuration of the run.
-        make_model: Builds the network.
-        image_shape: Channels, height and width of an image.
-        classes: Number of classes.
-        population: Number of connected clients.
-        device: Device of the models.
+    ``image_shape`` is (channels, height, width), ``population`` the number of connected clients.
 
     Raises:
         UsageError: The configuration does not fit the network.

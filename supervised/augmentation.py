@@ -79,11 +79,7 @@ class Augmenter:
         return images, Changes(crops, rotations)
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
-        """Augment and normalise a batch of images, by the parameters at ``index`` of ``changes``.
-
-        Returns:
-            Float tensor of the shape of ``images``.
-        """
+        """Augment a batch by ``changes`` at ``index``; return normalised floats of its shape."""
         if changes.crops is not None:
             images = render_crops(images, changes.crops[index])
         shown = to_float(images)

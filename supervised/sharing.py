@@ -14,10 +14,7 @@ HELD = "held"
 
 
 class Sharing:
-    """Rule for what clients send: all parameters and buffers; they predict with the global model.
-
-    Derived classes let clients keep some of them.
-    """
+    """Rule: clients send all parameters and buffers, and predict with the global model."""
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device

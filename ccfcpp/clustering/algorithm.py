@@ -1,4 +1,4 @@
-"""The interface of a clustering system: what it has to define, and what is optional."""
+"""The interface that a clustering system implements."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -47,12 +47,7 @@ class Problem:
 
 
 def rank_candidates(evidence: Tensor, fewest: int) -> list[int]:
-    """Return the candidate numbers of clusters, the one with the most evidence first.
-
-    Args:
-        evidence: Evidence for each candidate, of shape (candidates,).
-        fewest: Smallest candidate.
-    """
+    """Return the candidate numbers of clusters, from ``fewest`` on, with most evidence first."""
     return [fewest + index for index in evidence.argsort(descending=True, stable=True).tolist()]
 
 
@@ -76,7 +71,7 @@ class ClusteringState(Protocol):
 
     @property
     def centroids(self) -> Tensor | None:
-        """Global centroids of shape (at most k, dimensions); None before the first ones."""
+        """Global centroids of shape (at most k, dimensions); None before there are any."""
         ...
 
 
@@ -132,11 +127,7 @@ class ClusteringAlgorithm(Algorithm[AnyClusteringState]):
 
     @abstractmethod
     def represent(self, state: AnyClusteringState, client: Client) -> Tensor | None:
-        """Map a client's images to points in the space of the centroids.
-
-        Args:
-            state: The server's state or the final model.
-            client: The client that holds the images.
+        """Map a client's images to points in the centroids' space, by a state or a final model.
 
         Returns:
             Floats of shape (samples, dimensions); None before there are centroids.

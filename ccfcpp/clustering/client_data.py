@@ -28,14 +28,7 @@ from ccfcpp.runs.run import Holdings
 
 
 def make_client(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
-    """Return a client with some of the samples.
-
-    Args:
-        data: All samples.
-        number: Number of the client.
-        name: Name of the client.
-        samples: Indices of the client's samples, int64 of shape (samples,).
-    """
+    """Return a client that holds the samples with the given indices, an int64 tensor."""
     return Client(number, name, take_rows(data.values, samples.to(data.values.device)))
 
 

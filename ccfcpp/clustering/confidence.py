@@ -21,12 +21,9 @@ _MEASURES = ("probability", "distance", "outlier")
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """Table column that yields a tensor's elements as Python numbers, floats with six digits.
+    """Table column that yields the elements of a 1-d tensor as numbers, floats with six digits.
 
     Numbers are converted while they are read, to save memory.
-
-    Attributes:
-        values: Tensor of shape (samples,).
     """
 
     values: Tensor

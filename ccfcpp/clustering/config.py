@@ -1,4 +1,4 @@
-"""The configuration of ``ccfcpp cluster``."""
+"""Settings of ``ccfcpp cluster``."""
 
 import re
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def _parse_clusters(value: object) -> object:
     )
 
 
-def _check_encoder_name(value: str | None) -> str | None:
+def _check_encoder(value: str | None) -> str | None:
     """Check that an encoder's name is well-formed; it need not be installed on this machine."""
     if value is not None:
         EncoderName.parse(value)
@@ -76,9 +76,7 @@ class ClusterDataConfig(DataConfig):
     """Ratio of the largest class to the smallest in the images to use: class sizes fall
     geometrically. 1: all images. They are the same ones for every seed."""
     encoder: Annotated[
-        str | None,
-        AfterValidator(_check_encoder_name),
-        Affects("what makes vectors of images or texts"),
+        str | None, AfterValidator(_check_encoder), Affects("what makes vectors of images or texts")
     ] = None
     """Pre-trained encoder that turns photos or texts into vectors at each client:
     ``torchvision:NAME`` or ``timm:NAME``, maybe ``@FILE.safetensors``;
@@ -95,7 +93,7 @@ class ClusterDataConfig(DataConfig):
 
     @property
     def encoder_name(self) -> EncoderName | None:
-        """The encoder's name; None without one."""
+        """The parsed name of the encoder; None without one."""
         return None if self.encoder is None else EncoderName.parse(self.encoder)
 
 
@@ -108,7 +106,7 @@ class SkewPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew."""
+        """The degree of skew by name, for the summary."""
         return {"p": self.p}
 
 
@@ -127,7 +125,7 @@ AnyPartition = Annotated[
 
 
 class ClusterConfig(RunConfig):
-    """The configuration of ``ccfcpp cluster``, without the sections of single methods."""
+    """Settings of ``ccfcpp cluster``, without the sections that only some systems have."""
 
     method: str = "ccfc++"
     """Name of the clustering system. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
@@ -146,7 +144,7 @@ class ClusterConfig(RunConfig):
 
     @property
     def data_kind(self) -> DataKind | None:
-        """The kind of data that the run clusters; None if it is unknown."""
+        """Whether the data are images or vectors; None if it is unknown."""
         if self.dataset in DATASETS and self.data.encoder is None:
             return "images"  # a name wins over a file of the same name
         return kind_of(self.dataset, self.data.encoder)

@@ -62,11 +62,7 @@ LLOYD = Exchange(
 
 
 class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
-    """Base class of systems with a network and a loss over two augmented views of each image.
-
-    Attributes:
-        settings: Class of the system's section of the configuration.
-    """
+    """Base class of systems with a network and a loss over two augmented views of each image."""
 
     state_type = EncoderState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig
@@ -94,12 +90,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """Return the loss on pairs of views.
-
-        Args:
-            network: The network.
-            pairs: Two views of each image, floats of shape (images, 2, channels, height, width).
-        """
+        """Return the loss on pairs of views, of shape (images, 2, channels, height, width)."""
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Return random network weights, and centroids drawn from a normal distribution."""

@@ -176,10 +176,10 @@ class FederatedClustering(
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
-        found, fewest = len(np.unique(self.labels_)), self._problem.fewest
-        if found < (max(fewest, self.n_clusters_) if fewest else self._problem.clusters):
+        distinct, fewest = len(np.unique(self.labels_)), self._problem.fewest
+        if distinct < (max(fewest, self.n_clusters_) if fewest else self._problem.clusters):
             warnings.warn(
-                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"Number of distinct clusters ({distinct}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
                 stacklevel=2,

@@ -210,10 +210,7 @@ class FinishedRun:
         return folder
 
     def check_can_continue(self, asked: str) -> None:
-        """Check that a new run can start from this run's model.
-
-        Args:
-            asked: The option that the user gave, for the error message.
+        """Check that a new run can start from this run's model, as the option ``asked`` requires.
 
         Raises:
             UsageError: It cannot; the message says what to do instead.
@@ -238,12 +235,7 @@ class FinishedRun:
         return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
 
     def config_with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
-        """Return the configuration of a run that starts from this run's model.
-
-        Args:
-            changes: Further settings; later ones override earlier ones.
-            gone: Numbers of clients to leave out.
-        """
+        """Return the configuration of a run from this run's model, without the clients ``gone``."""
         scan: Tree = {"last_balance": None}
         if not self.continued_another:  # If it did, its own steps are few already.
             before = self.config.section(ScanConfig)
@@ -292,9 +284,6 @@ class FinishedRun:
             algorithm: Algorithm of the new run.
             add: Function that writes more files into the folder.
 
-        Returns:
-            The path of the folder.
-
         Raises:
             UsageError: There are new clients but no new clusters.
         """
@@ -321,7 +310,7 @@ class FinishedRun:
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
-    """Return the number of the client with a name, or else a number, ``asked``; None if unknown."""
+    """Return the number of the client whose name, or else number, is ``asked``; None if unknown."""
     numbers = {str(number): number for number in names}
     numbers |= {canonical(name): number for number, name in names.items()}
     return numbers.get(canonical(asked))

@@ -119,13 +119,7 @@ _OF_CLIENTS = "descent/parts/"
 def model_tensors(
     model: Mapping[str, Tensor], typical: SampleDistribution | None
 ) -> dict[str, Tensor]:
-    """Return the tensors to save in a model's file.
-
-    Args:
-        model: Tensors of the server's state or of the final model, by name. Those that hold single
-            clients' parts are left out.
-        typical: Distribution of the run's samples, if it is known.
-    """
+    """Return the tensors to save in a model's file, without those of single clients' parts."""
     known = {} if typical is None else pack(typical)
     own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}

@@ -111,11 +111,7 @@ def without_tf32(config: RunConfig) -> None:
 
 
 def unused_if_absent(key: str) -> Callable[[Any], Unused]:
-    """Return a ``System.unused`` for a tolerance, which has no effect if clients may be absent.
-
-    Args:
-        key: Dotted key of the tolerance.
-    """
+    """Return a ``System.unused`` for the tolerance ``key``: no effect if clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:

@@ -127,13 +127,9 @@ class Model:
         return {"cluster": clusters} | measures
 
     def probabilities(self, images: Samples) -> Tensor | None:
-        """Return the probability of each cluster for each image; None if the system has none.
+        """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
-        Args:
-            images: Images or vectors as for ``assign``.
-
-        Returns:
-            Floats of shape (images, k) on the CPU, whose rows sum to 1.
+        None if the system has none. ``images`` are as for ``assign``.
         """
         client = self.make_client(images)
         probabilities = self.algorithm.probabilities(self.final_model, client)
@@ -206,15 +202,15 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
             f"there is no model {path}: give the model.safetensors of a finished run of ccfcpp "
             "cluster"
         )
-    where = choose_device(device)
-    tensors, header = _read(path, where)
+    on = choose_device(device)
+    tensors, header = _read(path, on)
     own, typical = _split(path, tensors)
-    config = _read_config(path, where)
+    config = _read_config(path, on)
     facts = _parse_header(path, header)
     fewest = config.fewest_clusters
-    problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
+    problem = Problem(config, facts.image_shape, facts.clusters, on, fewest=fewest)
     algorithm = make_algorithm(problem)
-    model = Model(problem, algorithm, _final_model(path, algorithm, own), facts.columns, typical)
+    model = Model(problem, algorithm, _unpack(path, algorithm, own), facts.columns, typical)
     _check_assigns(path, model)
     return model
 
@@ -268,9 +264,7 @@ def _split(
         raise _misfit(path, error) from error
 
 
-def _final_model(
-    path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]
-) -> Any:
+def _unpack(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
     """Return the final model from its own tensors, or from those of the server's state."""
     try:
         return algorithm.final_model(unpack(algorithm.state_type, tensors))

@@ -82,25 +82,25 @@ def load_run_encoder(config: ClusterConfig, device: torch.device) -> Encoder | N
     return encoder
 
 
-def check_encoder(config: ClusterConfig, found: str) -> None:
+def check_encoder(config: ClusterConfig, content_hash: str) -> None:
     """Check that vectors come from the encoder with which a run began.
 
     Args:
         config: Configuration of the run.
-        found: Content hash of the encoder of the vectors; empty if it is unknown.
+        content_hash: Hash of the encoder of the vectors; empty if it is unknown.
 
     Raises:
         UsageError: They come from another encoder, or from an unknown one.
     """
     name, wanted = config.data.encoder, config.data.encoder_hash
-    if not found and (name or wanted):
+    if not content_hash and (name or wanted):
         raise UsageError(
             f"the run is on vectors of {name or 'an encoder'}, and these do not say which encoder "
             "made them: give the photos or texts with --encoder, or embed them by ccfcpp embed"
         )
-    if wanted is not None and found != wanted:
+    if wanted is not None and content_hash != wanted:
         raise UsageError(
-            f"the encoder has the content hash {found[:12]}…, and that of the run is "
+            f"the encoder has the content hash {content_hash[:12]}…, and that of the run is "
             f"{wanted[:12]}…: give the same network with the same weights"
         )
 

@@ -153,8 +153,8 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
         return exchange
 
     def _returned_class(self, name: str) -> type[Any]:
-        """Return the dataclass with which one of the functions is annotated."""
-        with self.called(name):
+        """Return the dataclass in the return annotation of the function with a name."""
+        with self.report_errors(name):
             kind = get_type_hints(getattr(self, name)).get("return")
         if not (isinstance(kind, type) and is_dataclass(kind)):
             raise UsageError(
@@ -162,23 +162,19 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
             )
         return kind
 
-    def called(self, name: str) -> AbstractContextManager[None]:
+    def report_errors(self, name: str) -> AbstractContextManager[None]:
         """Return a context that turns an error in the named function into a ``UsageError``."""
         return one_line_errors(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         """Return the sums over points, of shape (samples, d), by field name, in float64."""
-        with self.called("local"):
+        with self.report_errors("local"):
             sums = _check_type(self.local(state, points), self.exchange.update)
             return {name: part.double() for name, part in pack(sums).items()}
 
 
 def _check_type(value: T, expected: type[T]) -> T:
-    """Return a value whose type is the expected one.
-
-    Raises:
-        TypeError: It has another type.
-    """
+    """Return the value; raise ``TypeError`` if its type is not the expected one."""
     if type(value) is not expected:
         raise TypeError(f"it returns a {type(value).__name__}, and says {expected.__name__}")
     return value
@@ -201,13 +197,13 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
         randomness: Randomness,
     ) -> Sums:
         """Return the sums over the clients' points; sums over too few points are 0."""
-        return sum_updates(self._of(message, client) for client in clients)
+        return sum_updates(self._sum_client(message, client) for client in clients)
 
-    def _of(self, state: AnyInitState, client: Client) -> Sums:
+    def _sum_client(self, state: AnyInitState, client: Client) -> Sums:
         width = required_centroids(state.centroids).numel()
         total: dict[str, Tensor] = {}
         for points in self.rule.blocks(client.images, width):
-            for name, part in self._of_block(state, points).items():
+            for name, part in self._sum_block(state, points).items():
                 total[name] = total[name] + part if name in total else part
         if spoilt := find_non_finite(total):
             raise UsageError(
@@ -215,7 +211,7 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
             )
         return unpack(self.exchange.update, self._drop_small_sums(total, len(client)))
 
-    def _of_block(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
+    def _sum_block(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         bounding = self.context.bounding
         if bounding is None:
             return self.system.sums(state, points)
@@ -227,7 +223,10 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
         return total
 
     def _drop_small_sums(self, total: dict[str, Tensor], samples: int) -> dict[str, Tensor]:
-        """Set sums over too few points to 0: rows with a count by it, others by all samples."""
+        """Return the sums, with those over too few points set to 0.
+
+        The number of points is a row's count if it has one, or else ``samples``.
+        """
         least, kept = self.context.least, {}
         for name, tensor in total.items():
             part = self.exchange.parts[name]
@@ -262,7 +261,7 @@ class SumsClustering(
 
     def _make_state(self, name: str, make: Callable[[], AnyInitState]) -> AnyInitState:
         """Call ``make``, and return its state on the run's device, as a checkpoint stores it."""
-        with self.system.called(name):
+        with self.system.report_errors(name):
             packed = pack(_check_type(make(), self.state_type))
             if name == "update" and (spoilt := find_non_finite(packed)):
                 raise ValueError(f"{spoilt} holds NaN or Inf")
@@ -282,7 +281,7 @@ class SumsClustering(
         ends = self.system.has_converged
         if ends is None or state.centroids is None or self.problem.config.availability.varies:
             return False
-        with self.system.called("has_converged"):
+        with self.system.report_errors("has_converged"):
             return ends(state)
 
     def broadcast(self, state: AnyInitState) -> AnyInitState:
@@ -313,11 +312,11 @@ class SumsClustering(
         Raises:
             RefusedUpdateError: A count or a sum is out of range.
         """
-        held = sum(sender.samples for sender in senders)
+        samples = sum(sender.samples for sender in senders)
         for name, tensor in pack(update).items():
             if isinstance(self.exchange.parts[name], Count):
                 check_counts(tensor, senders)
-            elif bool((tensor.abs() > FARTHEST**2 * held).any()):
+            elif bool((tensor.abs() > FARTHEST**2 * samples).any()):
                 raise RefusedUpdateError(f"points in {name!r} lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: AnyInitState, update: Sums) -> Sums:
@@ -347,15 +346,15 @@ class SumsClustering(
             return probabilities.argmax(dim=1)
         if self.by_angle:
             return super().assign(state, client)
-        return self._of_points("assign", self.system.assign or _nearest, state, client)
+        return self._apply_in_blocks("assign", self.system.assign or _nearest, state, client)
 
     def probabilities(self, known: AnyInitState, client: Client) -> Tensor | None:
         """Return the probability of each cluster, (samples, k); None if the system has none."""
         if self.system.probabilities is None:
             return None
-        return self._of_points("probabilities", self.system.probabilities, known, client)
+        return self._apply_in_blocks("probabilities", self.system.probabilities, known, client)
 
-    def _of_points(
+    def _apply_in_blocks(
         self,
         name: str,
         function: Callable[[AnyInitState, Tensor], Tensor],
@@ -363,7 +362,7 @@ class SumsClustering(
         client: Client,
     ) -> Tensor:
         width = required_centroids(state.centroids).numel()
-        with self.system.called(name):
+        with self.system.report_errors(name):
             return torch.cat([function(state, p) for p in self.rule.blocks(client.images, width)])
 
     def final_model(self, state: AnyInitState) -> AnyInitState:

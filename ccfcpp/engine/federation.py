@@ -87,11 +87,6 @@ class Federation(Generic[State, Carrier]):
 
     Args:
         system: Name of the algorithm in tasks.
-        algorithm: The algorithm.
-        members: The clients, as the server knows them.
-        availability: Which clients take part in which round.
-        randomness: Source of the run's random numbers.
-        transport: Sends tasks to clients.
         stages: Stages between the transport and the loop, starting from the clients' side.
         guard: Asked before each round; if it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is

@@ -173,11 +173,7 @@ _LONGEST_NAME = 80
 
 
 def check_format(expected: UpdateFormat, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes differ from the expected ones.
-
-    Raises:
-        RefusedUpdateError: The first difference, by name.
-    """
+    """Raise ``RefusedUpdateError`` if names, shapes or dtypes of tensors are not as expected."""
     rows: set[int] = set()
     for name in sorted(expected.keys() | tensors.keys()):
         spec, tensor = expected.get(name), tensors.get(name)

@@ -62,7 +62,7 @@ def choose_cohort(
     Args:
         wanted: The largest number; ``auto`` for as many as there are threads or memory.
         together: Number of clients in a round.
-        bytes_of_one: Memory that the training of one client takes.
+        bytes_of_one: Bytes of memory that the training of one client takes.
         device: Device of the training.
     """
     if device.type != "cuda":

@@ -78,10 +78,6 @@ class InProcess:
     """Transport to clients in this process, which work one cohort after another.
 
     Args:
-        clients: The clients.
-        side: The clients' half of each exchange.
-        memories: Store of the clients' local states.
-        randomness: Source of the run's random numbers.
         merges: Whether a cohort computes one update for all its clients if updates are sums. It is
             faster; but the server cannot tell clients apart, and results differ by rounding from
             clients in processes of their own.

@@ -153,10 +153,7 @@ def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec
 
 
 def find_part(parts: Mapping[str, Part], name: str) -> Part:
-    """Return the declared part that a tensor belongs to; ``Opaque`` if none is declared.
-
-    It is the one with the longest name that the tensor's name begins with.
-    """
+    """Return the declared part, of the longest name, that a tensor is in; else ``Opaque``."""
     while name:
         if name in parts:
             return parts[name]

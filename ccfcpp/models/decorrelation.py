@@ -1,4 +1,4 @@
-"""FedDecorr's loss, which CCFC++ uses for clustering, and the products that it consists of.
+"""FedDecorr's decorrelation loss, which CCFC++ uses for clustering, and its parts.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning* ("the
 paper" below).
@@ -11,7 +11,7 @@ EPSILON = 1e-8
 
 
 def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
-    """Return the mean of the squared correlations between dimensions.
+    """Compute the mean squared correlation between dimensions of representations.
 
     Args:
         representations: z of shape (…, batch, dimensions).
@@ -20,7 +20,7 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
             the entries off the diagonal of (ZᵀZ)²/N, about N times as large.
 
     Returns:
-        Tensor of shape (…), without the weight β.
+        Tensor of shape (…): the loss term without its weight β.
 
     Example:
         >>> import torch
@@ -39,7 +39,7 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
 
 
 def subtract_mean(z: Tensor) -> Tensor:
-    """Subtract the mean over the batch, of a tensor of shape (…, batch, dimensions).
+    """Subtract the mean over the batch from a tensor of shape (…, batch, dimensions).
 
     Example:
         >>> import torch
@@ -51,7 +51,7 @@ def subtract_mean(z: Tensor) -> Tensor:
 
 
 def squared_products(z: Tensor) -> Tensor:
-    """Return ‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…).
+    """Compute the squared Frobenius norm ‖zᵀz‖²_F of z (…, batch, dimensions), of shape (…).
 
     Example:
         >>> import torch
@@ -65,7 +65,7 @@ def squared_products(z: Tensor) -> Tensor:
 
 
 def squared_norms(z: Tensor) -> Tensor:
-    """Return Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz.
+    """Compute Σ_j (Σ_i z_ij²)², the diagonal's part of ``squared_products``, of shape (…).
 
     Example:
         >>> import torch

@@ -11,14 +11,17 @@ from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, batch_norm
 
 
 class ConvBackbone(nn.Sequential):
-    """Convolutions 4×4 with stride 2, each with BatchNorm and LeakyReLU(0.2).
+    """Backbone of 4×4 convolutions with stride 2, each with BatchNorm and LeakyReLU(0.2).
 
     With ``widths`` (64, 128, 256) this is the backbone of the CCFC authors' code for 28×28 images.
 
     Args:
         image_shape: Channels, height and width of an image.
         widths: Output channels of each convolution.
-        key: Key of the widths in the configuration, for messages.
+        key: Key of the widths in the configuration, for error messages.
+
+    Attributes:
+        features: Length of the feature vector.
 
     Raises:
         UsageError: The images are too small for so many halvings.
@@ -77,7 +80,7 @@ class ResNet18Backbone(PooledModule):
 
 
 def _basic_block(block: Any, x: Tensor, name: str) -> Pooling[Tensor]:
-    """Apply torchvision's ``BasicBlock``: two convolutions with a shortcut around them."""
+    """Apply torchvision's ``BasicBlock``, with batch normalisation over all clients."""
     y = yield from batch_norm(block.bn1, f"{name}.bn1", block.conv1(x))
     y = yield from batch_norm(block.bn2, f"{name}.bn2", block.conv2(torch.relu(y)))
     if block.downsample is not None:

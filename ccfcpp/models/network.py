@@ -1,4 +1,4 @@
-"""A plain module whose weights and gradients lie in one vector each."""
+"""A network whose weights lie in one vector, and whose gradients in another."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from ccfcpp.models.pooled import Norm, rounding_dtype, updated_parameters
 from ccfcpp.models.state import ModelState
 
 _ALIGNMENT = 16
-"""Entries start at multiples of 64 bytes, which vector instructions and caches prefer."""
+"""Tensors start at multiples of 16 numbers, 64 bytes, for vector instructions and caches."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,10 @@ class _Entry:
 class FlatLayout:
     """Positions of named tensors in one vector.
 
-    An optimizer, an average or a client's memory then works on a whole model at once. Kernels of
-    convolutions lie channels-last, the order in which patches are read.
+    An optimizer then works on a whole model at once. Weights of convolutions lie channels-last.
 
     Args:
-        tensors: Names and tensors; only their shapes matter, they may be on the meta device.
+        tensors: Names and tensors, of which only the shapes are used.
 
     Attributes:
         size: Length of the vector.
@@ -62,14 +61,14 @@ class FlatLayout:
         }
 
     def fill(self, flat: Tensor, state: Mapping[str, Tensor]) -> None:
-        """Copy a model's tensors into a vector of shape (size,)."""
+        """Copy a model's tensors into ``flat``, a vector of shape (size,)."""
         for name, view in self.views(flat).items():
             view.copy_(state[name])
 
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Turn rounding of float32 products to TF32 on or off; convolutions are deterministic."""
+    """Turn TF32 for float32 products on or off in the block; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:
@@ -82,17 +81,17 @@ def _tf32_products(wanted: bool) -> Iterator[None]:
 class FlatNetwork:
     """A network that is loaded with one model after another, and may be trained.
 
-    Its tensors never move in memory, so that a captured step (``ccfcpp.models.steps``) finds them.
+    Its tensors have fixed addresses, as captured steps (``ccfcpp.models.steps``) need.
 
     Args:
-        make_model: Builds the module.
-        device: Device of the module.
-        trained: Whether gradients are wanted.
+        make_model: Returns a new module.
+        device: Device of the network.
+        trained: Whether it computes gradients.
         precision: ``float32``, ``tf32``, ``bfloat16`` or ``auto``, as ``compute.precision``.
 
     Attributes:
         weights: All parameters, of shape (size,).
-        gradients: Their gradients, which ``backward`` sets; empty if none are wanted.
+        gradients: Their gradients, which ``backward`` sets; empty unless ``trained``.
     """
 
     def __init__(
@@ -110,15 +109,15 @@ class FlatNetwork:
         self._counters = {name: 0 for name, buffer in kept if not buffer.is_floating_point()}
         self.weights = torch.zeros(self._layout.size, device=device)
         self.gradients = torch.zeros_like(self.weights if trained else self.weights[:0])
-        # Apart, since autograd must not mistake a moved statistic for a changed weight.
+        # A vector of its own: autograd would take a changed statistic for a changed weight.
         self._moving = torch.zeros(self._statistics.size, device=device)
-        # All counters of batches are one, which a captured step can move on.
+        # One counter of batches for all layers, which a captured step can increase.
         self._passes = torch.zeros((), dtype=torch.int64, device=device)
-        self._module = self._placed(module, trained)
+        self._module = self._link(module, trained)
         self._on_cuda, self._tf32 = device.type == "cuda", precision == "tf32"
         self._rounded = rounding_dtype(precision, device)
 
-    def _placed(self, module: nn.Module, trained: bool) -> nn.Module:
+    def _link(self, module: nn.Module, trained: bool) -> nn.Module:
         """Replace a module's parameters and buffers by views of the network's vectors."""
         moved = set(updated_parameters(module)) if trained else set()
         for name, parameter in module.named_parameters():
@@ -141,14 +140,14 @@ class FlatNetwork:
         return module.train(trained)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a model's weights and buffers in."""
+        """Set the weights and buffers to those of a model."""
         self._layout.fill(self.weights, state)
         self._statistics.fill(self._moving, state)
         self._counters = {name: int(state[name]) for name in self._counters}
         self._passes.zero_()
 
     def state(self) -> ModelState:
-        """Copy the model's weights and buffers out."""
+        """Return copies of the weights and buffers, by name."""
         passes = int(self._passes) if self._counters else 0  # which waits for the device
         counts = {name: torch.tensor(n + passes) for name, n in self._counters.items()}
         weights = self._layout.views(self.weights.clone())
@@ -159,7 +158,7 @@ class FlatNetwork:
         self._module.train(training)
 
     def _products(self) -> AbstractContextManager[None]:
-        """Return a context in which products have the wanted precision."""
+        """Return a context in which matrix products have the network's precision."""
         return _tf32_products(self._tf32) if self._on_cuda else nullcontext()
 
     def _run(self, inputs: Tensor) -> Any:
@@ -175,7 +174,7 @@ class FlatNetwork:
             inputs: Float tensor of shape (batch, …).
 
         Returns:
-            Its results, each of shape (batch, …) and of the weights' dtype.
+            The outputs, each of shape (batch, …) and of the weights' dtype.
         """
         with self._products():
             results = self._run(inputs)
@@ -187,24 +186,30 @@ class FlatNetwork:
     def backward(self, loss: Tensor) -> None:
         """Set the gradients to those of ``loss``, a scalar."""
         with self._products():
-            found = torch.autograd.grad(loss, self._leaves, allow_unused=True)
+            gradients = torch.autograd.grad(loss, self._leaves, allow_unused=True)
         self.gradients.zero_()
-        for target, gradient in zip(self._targets, found, strict=True):
+        for target, gradient in zip(self._targets, gradients, strict=True):
             if gradient is not None:
                 target.copy_(gradient)
 
 
 _MODEL_COPIES = 8
-"""Weights; kept and new gradients; two moments, and those of the round before; the updates of this
-client and of one of the cohort before."""
+"""Weights, old and new gradients, two moments and those of the round before, and the updates of
+this client and of one of the cohort before."""
 
 
 def training_bytes(
     make_model: Callable[[], nn.Module], input_shape: Sequence[int], batch: int, views: int
 ) -> int:
-    """Return the bytes that the training of one more model takes.
+    """Return the bytes that the training of one model takes.
 
-    These are its copies and what a forward pass keeps, as measured with two inputs.
+    These are copies of the weights, and what a forward pass keeps, measured with two inputs.
+
+    Args:
+        make_model: Returns a new module.
+        input_shape: Shape of an input, without the batch.
+        batch: Number of samples in a batch.
+        views: Number of views of each sample that pass the network in a step.
     """
     network = FlatNetwork(make_model, torch.device("cpu"))
     kept: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""PyTorch's optimizers over the flat weights of a network, in their fused forms."""
+"""PyTorch's fused optimizers, on the weights of a ``FlatNetwork``, which are one vector."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba 2015) as in PyTorch.
+    """Adam (Kingma and Ba 2015) as in PyTorch, on the weights of a ``FlatNetwork``.
 
     Args:
         network: The network whose gradients are read at each step.
@@ -31,12 +31,12 @@ class FlatAdam:
             "exp_avg": torch.zeros_like(weights),
             "exp_avg_sq": torch.zeros_like(weights),
         }
-        # A captured step reads the rate of each round where the first one was.
+        # On a GPU, since a captured step reads each round's rate from the same address.
         self._on_device = torch.zeros((), device=weights.device) if weights.is_cuda else None
         self._rate: float | Tensor = 0.0
 
     def begin(self, learning_rate: float, moments: Mapping[str, Tensor] | None = None) -> None:
-        """Set the learning rate, and start from moments that ``moments`` returned, or from 0."""
+        """Set the learning rate and the moments, as ``moments`` returned them; None for 0."""
         for name in _MOMENTS:
             if moments:
                 self._moments[name].copy_(moments[name])
@@ -47,7 +47,7 @@ class FlatAdam:
             self._rate = self._on_device.fill_(learning_rate)
 
     def moments(self) -> dict[str, Tensor]:
-        """Copy the step count and the moments out."""
+        """Return copies of the step count and the moments, by PyTorch's names."""
         return {name: tensor.clone() for name, tensor in self._moments.items()}
 
     @torch.no_grad()
@@ -72,12 +72,12 @@ class FlatAdam:
 
 
 class FlatSGD:
-    """SGD with momentum and weight decay as in PyTorch.
+    """SGD with momentum and weight decay as in PyTorch, on the weights of a ``FlatNetwork``.
 
     Args:
         network: The network whose gradients are read at each step.
         learning_rate: The learning rate.
-        momentum: The momentum's factor, 0 for none.
+        momentum: Factor of the momentum, 0 for none.
         weight_decay: Factor of the weights that is added to their gradients.
     """
 
@@ -88,7 +88,7 @@ class FlatSGD:
         self._learning_rate = learning_rate
         self._momentum = momentum
         self._weight_decay = weight_decay
-        # A momentum of 0 that moves as PyTorch's does equals its rule for the first step.
+        # Zeros give the same first step as PyTorch's rule, which starts from the gradient.
         self._moving = torch.zeros_like(network.weights) if momentum else None
 
     def begin(self) -> None:

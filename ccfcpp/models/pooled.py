@@ -1,10 +1,10 @@
-"""Networks and losses over the images of all clients, by sums that are pooled.
+"""Networks and losses over the images of all clients, by sums that are pooled over clients.
 
 Batch normalisation, a covariance and a mean prediction couple the images of a batch through a few
-sums alone. A *program* is a training step that says where it needs one: it is a generator that
-yields a ``Pool``, and is sent the sum over the batches of all clients. Whatever runs it
-(``ccfcpp.engine.synchronised``) also pools the gradients at these sums, so that the step is the one
-over the union of all batches.
+sums alone. A *program* is a training step as a generator: it yields a ``Pool`` for each sum that it
+needs, and is sent the total over the batches of all clients. ``ccfcpp.engine.synchronised`` runs
+programs. It also pools the gradients at these sums, so that the step equals one over the union of
+all batches.
 """
 
 from collections.abc import Callable, Generator
@@ -17,23 +17,23 @@ from torch.func import functional_call
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 _INSTRUCTIONS = "avx512_bf16", "amx_bf16"
-"""Instructions of processors on which 16 bits have been measured to be faster."""
+"""Processor instructions with which 16 bits have been measured to be faster."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Request of a program for a sum over the samples of all clients.
+    """A program's request for a sum over the samples of all clients.
 
     Attributes:
         name: A name that no other sum of the step has.
         of: The summands: a tensor of shape (batch, …) that depends on the parameters.
         sums: Maps ``of`` to this client's part of the sum, float64; it can be differentiated.
-        statistics: Maps the pooled sum to the values that the program receives. Gradients are
-            pooled at these; if lagged, they are the better, the less they depend on each other.
+        statistics: Maps the pooled sum to the values that the program receives, such as mean and
+            variance. Gradients are pooled at these; if lagged, these should be independent.
         common: Whether only the common part of the objective depends on the sum, so that all
-            clients know its gradient without another exchange.
-        valid: Returns whether a client's part is possible.
-        nearest: Maps a sum with added noise to the nearest possible one.
+            clients can compute its gradient without another exchange.
+        valid: Returns whether a client's part of the sum is valid.
+        nearest: Maps a sum with added noise to the nearest valid one.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class Objective:
-    """Result of a program: the loss is the sum of all clients' parts and the common part.
+    """Result of a program: the loss, as the sum of all clients' parts and a common part.
 
     Attributes:
         local: This client's part, a scalar.
         common: The part that depends on pooled sums alone, a scalar, equal at every client.
-        figures: This client's parts of metrics for the report, which are added up.
+        figures: This client's parts of metrics, which are added up for the report.
     """
 
     local: Tensor
@@ -62,13 +62,13 @@ class Objective:
 
 T = TypeVar("T")
 Pooling = Generator[Pool, tuple[Tensor, Tensor], T]
-"""Yields pools. The answer to each is a replacement of ``of``, and the statistics."""
+"""Generator that yields pools, and is sent a replacement of ``of`` and the statistics for each."""
 
 Program = Pooling[Objective]
 
 
 class _Moments(torch.autograd.Function):
-    """The sums (n, Σa, Σa²) by channel, in float64 without a copy of a in float64."""
+    """The sums (n, Σa, Σa²) of each channel in float64, without converting a to float64."""
 
     generate_vmap_rule = True
 
@@ -95,7 +95,7 @@ class _Moments(torch.autograd.Function):
 
 
 def moments(a: Tensor) -> Tensor:
-    """Return the count, the sum and the sum of squares of each channel, for mean and variance.
+    """Compute the count, sum and sum of squares of each channel, for mean and variance.
 
     Args:
         a: Float tensor of shape (batch, channels, …).
@@ -109,24 +109,24 @@ def moments(a: Tensor) -> Tensor:
 
 
 def mean_and_variance(sums: Tensor) -> Tensor:
-    """Compute mean and biased variance from ``moments``, float64 of shape (2, channels)."""
+    """Compute mean and biased variance from the sums of ``moments``, of shape (2, channels)."""
     means, squares = (sums[1:] / sums[0]).chunk(2)
     return torch.stack([means, (squares - means.square()).clamp(min=0)])
 
 
 def _plausible(sums: Tensor) -> bool:
-    """Return whether ``moments`` could be those of a batch."""
+    """Return whether the sums could be the ``moments`` of a batch."""
     squares = sums[1:].chunk(2)[1]
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
 
 _LEAST_VARIANCE = 0.3
-"""Least variance of a noisy channel, as a share of the mean over channels: division by a variance
-that noise has made tiny would let one channel outweigh all others."""
+"""Least variance of a channel with noise, as a share of the mean over channels: a tiny variance
+would give its channel too much weight."""
 
 
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """Return the nearest possible ``moments``, with no variance far below the others."""
+    """Return the nearest valid ``moments``, with no variance far below the others."""
     count = sums[:1].clamp(min=1)
     _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
     variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())
@@ -135,10 +135,10 @@ def _nearest_moments(sums: Tensor) -> Tensor:
 
 
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
-    """Normalise (Ioffe and Szegedy 2015) over the batches of all clients.
+    """Apply batch normalisation (Ioffe and Szegedy 2015) over the batches of all clients.
 
     Args:
-        norm: The module; its running statistics stay as they are.
+        norm: The module; its running statistics are not changed.
         name: Its path in the network.
         a: Float tensor of shape (batch, channels, …), which the result has, too.
     """
@@ -159,12 +159,17 @@ class PooledModule(nn.Module):
     """Base class of modules with batch normalisation inside that are not a ``Sequential``."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Compute ``forward`` with batch normalisation over the batches of all clients."""
+        """Compute ``forward`` with batch normalisation over the batches of all clients.
+
+        Args:
+            x: The module's input.
+            name: The module's path in its network.
+        """
         raise NotImplementedError
 
 
 def rounding_dtype(wanted: str, device: torch.device) -> torch.dtype | None:
-    """Return the dtype to which products are rounded; None for CUDA's TF32 or no rounding.
+    """Return the dtype to which matrix products are rounded; None for float32 and TF32.
 
     Args:
         wanted: ``compute.precision``. ``auto`` rounds to 16 bits if that is faster.
@@ -183,11 +188,10 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def apply_rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tensor:
-    """Apply a module whose products round their inputs and results.
+    """Apply a module with parameters and input rounded to a precision.
 
     Args:
-        module: A module, or a chain of them. Batch normalisation and a ``PooledModule`` are not
-            rounded.
+        module: The module. Batch normalisation and a ``PooledModule`` in it are not rounded.
         x: Float tensor, the input.
         precision: The dtype to round to; None for no rounding.
 
@@ -202,14 +206,14 @@ def apply_rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -
             x = apply_rounded(part, x, precision)
         return x
     entries = {name: entry.to(precision) for name, entry in module.named_parameters()}
-    near: Tensor = functional_call(module, entries, (x.to(precision),))
-    return near
+    output: Tensor = functional_call(module, entries, (x.to(precision),))
+    return output
 
 
 def apply_pooled(
     module: nn.Module, x: Tensor, name: str = "", precision: torch.dtype | None = None
 ) -> Pooling[Tensor]:
-    """Apply a network, with its batch normalisation over the batches of all clients.
+    """Apply a network, with batch normalisation over the batches of all clients.
 
     Args:
         module: A module; a ``Sequential`` is applied child by child, and any other module with
@@ -236,7 +240,7 @@ def apply_pooled(
 
 
 def child_path(name: str, child: str) -> str:
-    """Return the path of a module's child."""
+    """Return the path of the child of a module, whose own path is empty for the network."""
     return f"{name}.{child}" if name else child
 
 
@@ -263,19 +267,19 @@ _MOMENTUM = 0.1
 def running_statistics(
     norm_buffers: dict[str, Tensor], name: str, sums: Tensor
 ) -> dict[str, Tensor]:
-    """Return a norm's buffers after a step, as ``torch.nn.BatchNorm1d`` updates them.
+    """Return a normalisation's buffers after a step, as ``torch.nn.BatchNorm1d`` updates them.
 
     Args:
-        norm_buffers: A model's entries by name; none is changed.
-        name: The norm's path in the network.
-        sums: Its pooled ``moments``; without a sample nothing is returned.
+        norm_buffers: Buffers of the network by name; none is changed.
+        name: The normalisation's path in the network.
+        sums: Its pooled ``moments``; if over no sample, no buffer is returned.
     """
     if sums[0] == 0:
         return {}
     mean, variance = mean_and_variance(sums)
     unbiased = variance * (sums[0] / (sums[0] - 1).clamp(min=1))
     counter = f"{name}.num_batches_tracked"
-    found = {counter: norm_buffers[counter] + 1}
+    updated = {counter: norm_buffers[counter] + 1}
     for entry, now in ((f"{name}.running_mean", mean), (f"{name}.running_var", unbiased)):
-        found[entry] = norm_buffers[entry].lerp(now.to(norm_buffers[entry].dtype), _MOMENTUM)
-    return found
+        updated[entry] = norm_buffers[entry].lerp(now.to(norm_buffers[entry].dtype), _MOMENTUM)
+    return updated

@@ -1,4 +1,4 @@
-"""States of models: tensors by name, and weights drawn without the global random generator."""
+"""Model states: tensors by name, and initial weights without the global random generator."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ ModelState = dict[str, Tensor]
 
 
 def to_device(state: Mapping[str, Tensor], device: torch.device) -> ModelState:
-    """Copy a model's entries to a device; counters stay on the CPU, which updates them."""
+    """Copy a model's tensors to a device; integer counters go to the CPU, which updates them."""
     return {
         name: entry.to(device if entry.is_floating_point() else "cpu")
         for name, entry in state.items()
@@ -22,10 +22,10 @@ def to_device(state: Mapping[str, Tensor], device: torch.device) -> ModelState:
 
 
 def build(make: Callable[[], M], generator: torch.Generator) -> M:
-    """Make a network on the CPU whose weights come from ``generator`` alone.
+    """Make a network on the CPU, with initial weights drawn from ``generator`` alone.
 
     Args:
-        make: Builds the network of convolutions, linear layers and normalisations.
+        make: Returns a new network of convolutions, linear layers and normalisations.
         generator: A CPU generator.
 
     Returns:
@@ -44,7 +44,7 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
 def random_state(
     make: Callable[[], nn.Module], generator: torch.Generator, device: torch.device
 ) -> ModelState:
-    """Return weights and buffers of a network that ``build`` makes, on a device."""
+    """Return the initial weights and buffers of a network from ``build``, on a device."""
     return to_device(build(make, generator).state_dict(), device)
 
 

@@ -1,9 +1,9 @@
 """Steps of local training: captured on an accelerator, and several clients side by side.
 
-The training of a client is a generator that yields after each step. On a processor one after the
-other runs to its end (``ccfcpp.engine.threads`` has several threads); on an accelerator they take
-turns, each on a stream of its own, since one client's small kernels do not fill it. There a step is
-also captured as a graph once, whose hundreds of kernels then start at once.
+The training of a client is a generator that yields after each step. On a CPU one client after the
+other is trained (``ccfcpp.engine.threads`` has several threads). On a GPU clients take turns, each
+on its own CUDA stream, since one client's small kernels do not fill it. There a step is also
+captured once as a CUDA graph, which then starts its hundreds of kernels at once.
 """
 
 import gc
@@ -23,43 +23,43 @@ Training = Generator[None, None, T]
 
 Replay = Callable[[], None]
 Record = Callable[[Callable[[], None]], Replay]
-"""Captures a step, which it does not run, and returns what runs it."""
+"""Captures a step without running it, and returns a function that runs it."""
 
 _WARM_UP = 3
 """Steps before a capture, in which libraries choose and prepare their kernels."""
 
 
 _failed: list[tuple[torch.cuda.CUDAGraph, str]] = []
-"""Graphs whose capture failed, and why. PyTorch's allocator continues as if they were captured, so
-they are stored, and nothing is captured any more."""
+"""Graphs whose capture failed, and why. PyTorch's allocator still counts on them, so they are never
+deleted, and nothing is captured any more."""
 
 
 def capture_failure() -> str | None:
-    """Return why this process captures no more steps; None while it does."""
+    """Return why this process captures no more steps; None if it still does."""
     return _failed[0][1] if _failed else None
 
 
 class CudaGraphs:
-    """Captures steps of one trainer as CUDA graphs, which never run at the same time."""
+    """Recorder that captures the steps of one trainer as CUDA graphs, which share memory."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Callable[[], None]) -> Replay:
-        """Capture a step on the current stream, or beside the default one, which cannot capture.
+        """Capture a step, on a side stream if the current one is the default, which cannot capture.
 
         Raises:
-            RuntimeError: The step, or an earlier one, does something that a graph cannot do.
+            RuntimeError: The step cannot be captured, or an earlier capture has failed.
         """
         if reason := capture_failure():
             raise RuntimeError(reason)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         stream = None if here == torch.cuda.default_stream() else here
         mode = "thread_local"
-        # A graph that dies clears the workspaces of its stream: none that it uses may be theirs.
+        # A deleted graph clears the workspaces of its stream, so this one must get new ones.
         torch._C._cuda_clearCublasWorkspaces()
         collects = gc.isenabled()
-        gc.disable()  # and none may die meanwhile
+        gc.disable()  # no graph may be deleted meanwhile
         try:
             with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):
                 step()
@@ -75,15 +75,15 @@ class CudaGraphs:
 
 
 def make_recorder(device: torch.device) -> Record | None:
-    """Return the object that captures a trainer's steps; None if they are not captured."""
+    """Return the object that captures a trainer's steps on a device; None on a CPU."""
     return CudaGraphs() if device.type == "cuda" else None
 
 
 class Inputs:
-    """Named tensors that steps read.
+    """Named tensors that training steps read.
 
-    If steps are captured, a new value is copied over the old one of the same name, so that it
-    does not move. A value that does not fit takes new memory, and steps are captured again.
+    If steps are captured, a new value is copied over the old one of the same name, so that its
+    address stays. A value that does not fit gets new memory, and steps are captured again.
 
     Args:
         device: Device of the tensors.
@@ -97,11 +97,11 @@ class Inputs:
         self._places: dict[str, Tensor] = {}
 
     def put(self, name: str, value: object) -> None:
-        """Set a tensor, a dataclass of tensors, or None."""
+        """Set the value of a name: a tensor, a dataclass of tensors, or None."""
         self._held[name] = self._placed(name, value)
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value; if steps are captured, rows of an older, longer value may follow."""
+        """Return a value; if steps are captured, it may have extra rows of an older value."""
         return self._held[name]
 
     def _placed(self, name: str, value: Any) -> Any:
@@ -133,14 +133,14 @@ def _has_room(place: Tensor, value: Tensor) -> bool:
 class Step:
     """A training step that is captured as a graph if it is repeated.
 
-    It reads and writes tensors that do not move; it draws no random number, and waits for
-    no result. A step that cannot be captured, such as that of a network with control flow of its
-    own, runs uncaptured with a warning.
+    It must read and write tensors at fixed addresses, draw no random numbers, and not wait for
+    results. If it cannot be captured, such as for data-dependent control flow, it runs as it is,
+    with a warning.
 
     Args:
-        run: The step. Its arguments are the number of samples in the batch, and whatever else its
-            course depends on.
-        whole: The number of samples for which it is captured; smaller batches run uncaptured.
+        run: The step. Its arguments are the number of samples in the batch, and all other values
+            that its operations depend on.
+        whole: The number of samples for which it is captured; other batches run as they are.
         inputs: The tensors that it reads.
     """
 
@@ -152,7 +152,7 @@ class Step:
         self._replays: dict[tuple[Hashable, ...], Replay] = {}
 
     def __call__(self, samples: int, *others: Hashable) -> None:
-        """Run or replay the step."""
+        """Run the step, or replay its graph, with the arguments of ``run``."""
         if self._record is None or samples != self._whole:
             self._run(samples, *others)
             return
@@ -165,11 +165,11 @@ class Step:
             self._run(*key)
             return
         if key not in self._replays:
-            self._replays[key] = self._captured(self._record, key)
+            self._replays[key] = self._capture(self._record, key)
         with section("training: captured step"):
             self._replays[key]()
 
-    def _captured(self, record: Record, key: tuple[Hashable, ...]) -> Replay:
+    def _capture(self, record: Record, key: tuple[Hashable, ...]) -> Replay:
         def run() -> None:
             self._run(*key)
 
@@ -185,11 +185,11 @@ class Step:
 
 
 class Batches:
-    """The batches of a client's epochs, which steps read.
+    """The random batches of a client's epochs.
 
     Args:
-        inputs: Tensors of the steps, which include the order of the samples.
-        batch_size: Samples in a batch; a last one may be shorter.
+        inputs: Inputs of the steps, which get the order of the samples as ``order``.
+        batch_size: Number of samples in a batch; the last one may be smaller.
     """
 
     def __init__(self, inputs: Inputs, batch_size: int) -> None:
@@ -199,8 +199,7 @@ class Batches:
     def shuffle(self, samples: int, generator: torch.Generator) -> list[int]:
         """Start an epoch, and return the number of samples in each batch.
 
-        A last batch of a single sample is left out, since BatchNorm cannot be trained on it. The
-        next epoch shuffles again, so no sample is left out for good unless a client holds only one.
+        A last batch of a single sample is left out, since BatchNorm cannot be trained on it.
         """
         order = torch.zeros(-(-samples // self._size) * self._size, dtype=torch.int64)
         order[:samples] = torch.randperm(samples, generator=generator)
@@ -210,14 +209,14 @@ class Batches:
         return [length for length in lengths if length > 1]
 
     def next(self, length: int) -> Tensor:
-        """Return the indices of the next batch, int64 of shape (length,); part of a step."""
+        """Return the indices of the next batch, int64 of shape (length,); called in a step."""
         index: Tensor = self._inputs["order"].index_select(0, self._next)[0, :length]
         self._next += 1
         return index
 
 
 class MeanLoss:
-    """The mean of a loss over batches, which stays on the device."""
+    """Sum of a loss over batches, which stays on the device, and its mean."""
 
     def __init__(self, device: torch.device) -> None:
         self._total = torch.zeros((), device=device)
@@ -227,11 +226,11 @@ class MeanLoss:
         self._total.zero_()
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a batch, a scalar; part of a step."""
+        """Add the loss of a batch, a scalar; called in a step."""
         self._total += loss.detach()
 
     def mean(self, steps: int) -> float | None:
-        """Return the mean over a number of batches; None for 0."""
+        """Return the sum divided by a number of batches; None for 0."""
         return float(self._total) / steps if steps else None
 
 
@@ -241,7 +240,7 @@ _streams: dict[int, list[torch.cuda.Stream]] = {}
 def train_side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list[T]:
     """Run the training of several clients, and return their results in order."""
     if device.type != "cuda":
-        return [_ended(training) for training in trainings]
+        return [_run_to_end(training) for training in trainings]
     here = torch.cuda.current_stream(device)
     streams = _streams.setdefault(here.device_index, [])
     while len(streams) < len(trainings):
@@ -258,13 +257,13 @@ def train_side_by_side(trainings: Sequence[Training[T]], device: torch.device) -
                             next(training)
                         except StopIteration as end:
                             results[place] = end.value
-    finally:  # also where a training fails: what its stream still writes is used again
+    finally:  # also if a training fails: memory that its stream still writes is used again
         for stream in streams:
             here.wait_stream(stream)
     return [results[place] for place in range(len(trainings))]
 
 
-def _ended(training: Training[T]) -> T:
+def _run_to_end(training: Training[T]) -> T:
     while True:
         try:
             next(training)

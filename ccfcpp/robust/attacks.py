@@ -1,7 +1,6 @@
-"""Clients that send false updates, so that the effect can be measured.
+"""Simulated hostile clients, which send false updates, so that the effect can be measured.
 
-No attack uses labels or what other clients send. An attacker's memory is what an honest client's
-would be.
+No attack uses labels or other clients' updates. An attacker's local state is as if it were honest.
 """
 
 import math
@@ -37,7 +36,7 @@ from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
 
 def choose_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) -> list[int]:
-    """Draw the hostile clients, ascending; they follow from the seed alone.
+    """Draw the hostile clients from the seed; return their numbers in ascending order.
 
     Raises:
         UsageError: No client is hostile, or none is honest.
@@ -57,11 +56,15 @@ def choose_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) ->
 class Attack:
     """A simulated attack: the hostile clients of a run, and how they falsify their updates.
 
+    Args:
+        exchanges: All exchanges of the system.
+        members: All clients with their true sizes.
+
     Attributes:
         attackers: The hostile clients' numbers, ascending.
 
     Raises:
-        UsageError: The attack has nothing to act on, or no client is hostile or honest.
+        UsageError: No exchange can be attacked so, or no client is hostile, or none is honest.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Attack:
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def reported_members(self, members: Sequence[Member]) -> list[Member]:
-        """Return the clients as the server knows them: with the sizes that they report."""
+        """Return the clients with the sizes that they report to the server."""
         return [replace(member, samples=self.reported_samples(member.id)) for member in members]
 
     def reported_samples(self, client: int) -> int:
@@ -121,7 +124,7 @@ class Attack:
         )
 
     def describe(self) -> dict[str, object]:
-        """Return the facts on the attack for a summary."""
+        """Return the attack's facts for the summary of a run."""
         return {
             "kind": self.config.kind,
             "attackers": self.attackers,
@@ -131,19 +134,19 @@ class Attack:
 
 
 class AttackedWork(AnyClientWork):
-    """The clients' work, in which attackers send false updates."""
+    """Clients' half of an exchange in which attackers send false updates."""
 
     def __init__(self, work: AnyClientWork, attack: Attack) -> None:
         self.work = work
         self.attack = attack
         self.exchange = work.exchange
-        # Each client sends its own update, since sums made at the clients have no attackers.
+        # Each client sends its own update: an attacker cannot falsify its part of a sum.
         self.cohort = cohort_without_sums(work)
 
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
     ) -> list[object]:
-        """Return the update that each client sends."""
+        """Return each client's update; attackers' are false."""
         updates = self.work.local_updates(task, message, clients, randomness)
         return [
             update
@@ -158,7 +161,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class HonestUpdate:
-    """An attacker's true update, and all that its attack uses to falsify it."""
+    """An attacker's true update, and what its attack uses to falsify it."""
 
     parts: Mapping[str, Part]
     tensors: Tensors
@@ -168,10 +171,10 @@ class HonestUpdate:
 
     @property
     def learned(self) -> list[str]:
-        """Names of the tensors that attacks change, which say what a client has learned.
+        """Names of the tensors that attacks change: those that a client has learned.
 
-        Running statistics, sizes and sums that must fit each other stay honest, as the server's
-        checks would refuse false ones. So do parts that only the report needs.
+        Running statistics, sizes and sums that the server checks stay true, since false ones would
+        be refused. So do parts that are used only in the report.
         """
         floats = [name for name, tensor in self.tensors.items() if tensor.is_floating_point()]
         return [name for name in floats if self._is_learned(name)]
@@ -186,27 +189,27 @@ class HonestUpdate:
                 return isinstance(part, Votes)
 
     def with_changes(self, other: Callable[[Tensor], Tensor]) -> Tensors:
-        """Replace each learned change by another one.
+        """Replace each learned tensor's change by ``other(change)``.
 
-        A mean's change is from the message; that of other parts is from 0.
+        The change of a mean is from the message; that of other parts is from 0.
         """
-        found: Tensors = {}
+        false: Tensors = {}
         for name in self.learned:
             tensor, start = self.tensors[name], torch.zeros_like(self.tensors[name])
             if isinstance(find_part(self.parts, name), Mean):
                 start = self.message.get(name, start)
-            found[name] = start + other(tensor - start)
-        return found
+            false[name] = start + other(tensor - start)
+        return false
 
     def noise_like(self, change: Tensor) -> Tensor:
-        """Draw normal numbers of ``scale`` times the size of a change."""
+        """Draw normal noise with ``scale`` times the root mean square of a change."""
         size = change.square().mean().sqrt()
         drawn = torch.randn(change.shape, generator=self.generator, dtype=torch.float64)
         return self.scale * size * drawn.to(change)
 
 
 def acts_on(kind: str, exchange: AnyExchange) -> bool:
-    """Return whether an attack changes anything in the updates of an exchange."""
+    """Return whether an attack of this kind changes the updates of an exchange."""
     parts = exchange.parts.values()
     if not exchange.travels:
         return False
@@ -218,7 +221,7 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
 
 
 def _constant(honest: HonestUpdate) -> Tensors:
-    """Set all learned values to one number of their usual size, the same for all attackers."""
+    """Set all learned values to a constant: 0.1 for models, 1 for other parts."""
     return {
         name: torch.full_like(
             honest.tensors[name],
@@ -229,7 +232,7 @@ def _constant(honest: HonestUpdate) -> Tensors:
 
 
 def _false_sizes(honest: HonestUpdate) -> Tensors:
-    """Multiply all parts that add up over images."""
+    """Multiply all sums and counts by ``scale``."""
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
@@ -238,7 +241,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
 
 
 def _one_point(honest: HonestUpdate) -> Tensors:
-    """Move all centroids, or means of clusters, to the client's first one."""
+    """Move all centroids, or means of clusters, to the client's first one that is not empty."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
         part = find_part(honest.parts, name)
@@ -260,4 +263,4 @@ ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
     "false-sizes": _false_sizes,
     "one-point": _one_point,
 }
-"""Attacks: what is made of honest numbers, by kind."""
+"""Functions that return the false tensors of an update, by the attack's kind."""

@@ -1,9 +1,9 @@
-"""The server's k-means over centroids of clients, some of which are hostile.
+"""The server's robust k-means over centroids of clients, some of which are hostile.
 
-Clients whose centroids lie farthest from most others' are left out. Each other one has one vote for
-each centre, for any number of centroids near it and any size that it claims; and a
-centre is a robust mean of its votes. It starts with the centroids of the client that others agree
-with most, so that a point on which hostile clients agree gets no centre.
+Clients whose centroids are farthest from most others' are left out. Each other client has one vote
+for each centre: the mean of its centroids that are nearest to it, whatever their sizes. A centre is
+a robust mean of its votes. The initial centres are the centroids of the client that agrees most
+with the others, so that a point on which hostile clients agree gets no centre.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _MOST_STEPS = 50
 def robust_kmeans(
     local: Sequence[Tensor], estimate: Estimator, hostile: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run Lloyd's k-means in which clients vote.
+    """Run Lloyd's k-means over clients' centroids, with one vote of each client for a centre.
 
     Args:
         local: Each client's centroids, of shape (at most k, dimensions); one client at least.
@@ -27,8 +27,8 @@ def robust_kmeans(
         hostile: Number of clients without a vote; fewer than there are.
 
     Returns:
-        Centres, as many as the most that a voting client has sent, in the order of the client's
-        that it starts with; and the centre of each client's centroids, int64.
+        Centres, of shape (most centroids of a voting client, dimensions); and for each client the
+        index of the nearest centre of each of its centroids, int64.
     """
     scores = disagreement(local)
     voters = [
@@ -44,27 +44,27 @@ def robust_kmeans(
         centres = torch.stack(
             [_centre(voters, labels, number, centres, estimate) for number in range(len(centres))]
         )
-        moved = [_nearest(own, centres) for own in voters]
-        if all(torch.equal(a, b) for a, b in zip(moved, labels, strict=True)):
+        new = [_nearest(own, centres) for own in voters]
+        if all(torch.equal(a, b) for a, b in zip(new, labels, strict=True)):
             break
-        labels = moved
+        labels = new
     return centres, [_nearest(own, centres) for own in local]
 
 
 def disagreement(local: Sequence[Tensor]) -> Tensor:
-    """Compute each client's distance to most others, float64 of shape (clients,).
+    """Compute each client's median distance to the other clients, float64 of shape (clients,).
 
-    The distance of two clients is the mean distance of a centroid of either to the nearest of the
-    other; a client's score is the median over all others.
+    The distance of two clients is the mean distance from a centroid of one to the nearest of the
+    other, added up for both directions.
     """
     if len(local) == 1:
         return torch.zeros(1, dtype=torch.float64)
-    far = torch.stack([torch.stack([_apart(one, other) for other in local]) for one in local])
+    far = torch.stack([torch.stack([_distance(one, other) for other in local]) for one in local])
     others = ~torch.eye(len(local), dtype=torch.bool, device=far.device)
     return far[others].view(len(local), -1).quantile(0.5, dim=1).cpu()
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _distance(one: Tensor, other: Tensor) -> Tensor:
     distances = torch.cdist(one.double(), other.double())
     return distances.amin(dim=1).mean() + distances.amin(dim=0).mean()
 
@@ -80,7 +80,7 @@ def _centre(
     centres: Tensor,
     estimate: Estimator,
 ) -> Tensor:
-    """Compute a centre from its votes; without any it stays."""
+    """Return the new centre of a number from its votes; without any, the old one."""
     votes = [
         own[label == number].mean(dim=0)
         for own, label in zip(local, labels, strict=True)

@@ -9,10 +9,10 @@ from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class AttackConfig(Section):
-    """Settings of clients that send false updates, so that the effect can be measured."""
+    """Settings of simulated hostile clients, which send false updates to measure the effect."""
 
     kind: str
-    """False updates of some clients, to measure their effect."""
+    """Simulated attack: false updates of some clients, to measure their effect."""
 
     @property
     def is_on(self) -> bool:
@@ -20,7 +20,7 @@ class AttackConfig(Section):
         return False
 
     def refuse_deployed(self) -> None:
-        """Refuse an attack if clients are on several machines."""
+        """Refuse an attack in a deployed run, whose clients are on several machines."""
         if self.is_on:
             raise UsageError(
                 KeyValue("attack.kind", self.kind),
@@ -30,7 +30,7 @@ class AttackConfig(Section):
 
 
 class NoAttack(AttackConfig):
-    """All clients are honest."""
+    """Settings without an attack: all clients are honest."""
 
     kind: Literal["none"] = "none"
 
@@ -39,7 +39,7 @@ class AttackOfSome(AttackConfig):
     """Settings of an attack by some clients, which send false updates."""
 
     attackers: Share = 0.3
-    """Share of the connected clients that are hostile, in whole clients, halves up."""
+    """Share of the connected clients that are hostile, rounded to whole clients, halves up."""
 
     @property
     def is_on(self) -> bool:
@@ -48,7 +48,7 @@ class AttackOfSome(AttackConfig):
 
 
 class PlainAttack(AttackOfSome):
-    """An attack without a scale."""
+    """Settings of an attack without a scale."""
 
     kind: Literal["sign-flip", "constant", "one-point"] = "sign-flip"
     """``sign-flip``: what was learned, with the other sign; ``constant``: one number everywhere,
@@ -56,48 +56,48 @@ class PlainAttack(AttackOfSome):
 
 
 class ScaledAttack(AttackOfSome):
-    """An attack with a scale."""
+    """Settings of an attack with a scale."""
 
     kind: Literal["scaled", "noise", "false-sizes"] = "scaled"
     """``scaled``: ``scale`` times what was learned; ``noise``: normal numbers of ``scale`` times
     its size; ``false-sizes``: ``scale`` times as many images as the client has."""
     scale: PositiveNumber = 10.0
-    """The factor of these."""
+    """Factor of these attacks."""
 
 
 AnyAttack = Annotated[NoAttack | PlainAttack | ScaledAttack, Field(discriminator="kind")]
 
 
 class DefenceConfig(Section):
-    """Settings of how the server combines updates that may be hostile."""
+    """Settings of the server's defence: how it combines updates that may be hostile."""
 
     rule: str
     """The server's defence against hostile clients."""
 
     @property
     def is_on(self) -> bool:
-        """Whether the server treats updates differently."""
+        """Whether there is a defence."""
         return self.rule != "none"
 
 
 class NoDefence(DefenceConfig):
-    """Updates are combined by the system's own mean or sum."""
+    """Settings without a defence: updates are combined by the system's own mean or sum."""
 
     rule: Literal["none"] = "none"
 
 
 class Bound(DefenceConfig):
-    """Updates are combined by the system's own mean or sum, with each client's part bounded."""
+    """Settings of the defence that bounds each client's part of the system's mean or sum."""
 
     rule: Literal["bound"] = "bound"
     norm: PositiveNumber = 1.0
-    """The longest change or sum of a client, by the median over the clients."""
+    """Largest norm of a client's change or sum, as a multiple of the median over the clients."""
     weight: PositiveNumber = 2.0
-    """The most images that a client may count for, by the median over the clients."""
+    """Most images that a client may count for, as a multiple of the median over the clients."""
 
 
 class RobustMean(DefenceConfig):
-    """Updates are combined by a robust mean, also in the server's k-means."""
+    """Settings of the defence by a robust mean, which is also used in the server's k-means."""
 
     rule: Literal["trimmed-mean", "median", "geometric-median", "krum", "multi-krum"] = "median"
     hostile: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
@@ -106,5 +106,5 @@ class RobustMean(DefenceConfig):
 
 
 RULES: tuple[str, ...] = ("bound", *get_args(RobustMean.model_fields["rule"].annotation))
-"""Rules of a defence."""
+"""Names of all rules of a defence."""
 AnyDefence = Annotated[NoDefence | Bound | RobustMean, Field(discriminator="rule")]

@@ -1,7 +1,7 @@
-"""The defence against hostile clients, between accepted updates and their aggregation.
+"""The defence against hostile clients: a stage between clients' updates and their aggregation.
 
-A robust mean needs all updates at once. It gives the aggregation one update in place of all, so
-that every system has it without further code; ``bound`` keeps an update for each client.
+Robust means combine all updates into one, which the system aggregates in place of them. The rule
+``bound`` clips each client's update.
 """
 
 import math
@@ -50,17 +50,21 @@ from ccfcpp.robust.estimators import (
 )
 
 Received = tuple[Sequence[Member], object]
-"""The clients of an update, and the update."""
+"""The clients of an update (several for a sum), and the update."""
 
 _BY_COORDINATE = ("median", "trimmed-mean")
 
 
 Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
-"""Takes the message and all clients' updates, one at least; gives those that are aggregated."""
+"""Maps the message and all clients' updates, at least one, to the updates that are aggregated."""
 
 
 class Defence:
     """Stage that applies the configured defence to the updates of every exchange.
+
+    Args:
+        exchanges: All exchanges of the system.
+        invited: Number of clients that the server invites in a round.
 
     Raises:
         UsageError: The rule does not fit the system, or the number of clients.
@@ -81,7 +85,7 @@ class Defence:
                 self._treatments[exchange.name] = _treatment(config, system, exchange)
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Check all updates, and once all have come, yield those to aggregate."""
+        """Collect and check all updates, then yield the updates to aggregate."""
         treat = self._treatments.get(request.exchange.name)
         if treat is None:
             yield from inner(request)
@@ -91,7 +95,7 @@ class Defence:
             try:
                 update = check_reply(request, reply)
             except RefusedUpdateError as refusal:
-                # What has come counts, also where it cannot be used.
+                # Bytes of a refused update are counted, too.
                 yield replace(reply, update=refusal, bytes_up=count_sent_bytes(reply))
                 continue
             replies.append(replace(reply, update=update))
@@ -100,16 +104,16 @@ class Defence:
         with section("defence"):
             members = [[request.member[client] for client in each.clients] for each in replies]
             updates = [each.update for each in replies]
-            found = list(treat(request.message, list(zip(members, updates, strict=True))))
+            treated = list(treat(request.message, list(zip(members, updates, strict=True))))
         sent = [count_sent_bytes(reply) for reply in replies]
-        if len(found) == len(replies):
-            for update, reply, own in zip(found, replies, sent, strict=True):
-                said = replace(reply, is_checked=True, made_of=(reply,), bytes_up=own)
-                yield replace(said, update=update)
+        if len(treated) == len(replies):
+            for update, reply, own in zip(treated, replies, sent, strict=True):
+                marked = replace(reply, is_checked=True, made_of=(reply,), bytes_up=own)
+                yield replace(marked, update=update)
             return
-        said = Reply(0, None, made_of=tuple(replies), is_checked=True, bytes_up=sum(sent))
-        (update,) = found
-        yield combine_replies(update, replies, said)
+        marked = Reply(0, None, made_of=tuple(replies), is_checked=True, bytes_up=sum(sent))
+        (update,) = treated
+        yield combine_replies(update, replies, marked)
 
 
 def _check_enough(config: DefenceConfig, invited: int) -> None:
@@ -129,7 +133,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """Return the treatment of the updates of an exchange, by the meaning of their parts."""
+    """Return the treatment of an exchange's updates, if their parts allow the rule."""
     parts = exchange.parts
     rule = KeyValue("defence.rule", config.rule)
     where = f": in {system}'s exchange {exchange.name!r} the server"
@@ -162,20 +166,20 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """A single robust update in place of all clients' updates."""
+    """Treatment that combines all clients' updates into a single one by a robust mean."""
 
     config: RobustMean
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """Combine the updates into a single one."""
+        """Yield one update: the rule's mean of models and centroids, and medians of metrics."""
         updates = [pack(update) for _, update in received]
         known = _known(self.parts, updates)
-        models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_figure(part)]
+        models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_metric(part)]
         found = self.model([{name: update[name] for name in models} for update in updates])
         for name, part in known.items():
             own = [update[name] for update in updates if name in update]
-            if _is_figure(part):
+            if _is_metric(part):
                 middle = statistics.median(map(float, own))
                 found[name] = torch.tensor(middle, dtype=own[0].dtype)
             elif isinstance(part, Votes):
@@ -193,11 +197,10 @@ class Robust:
         )
 
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Compute the robust mean of some models of the same entries.
+        """Compute the robust mean of models with the same tensor names and shapes.
 
-        By rules that use distances, parameters and batch normalisation's running statistics are
-        weighted by distances of their own, so that neither hides the other. Of an
-        integer entry the middle value is taken.
+        Rules that use distances scale those of parameters and of BatchNorm's running statistics
+        separately, so that neither hides the other. Integer tensors get the middle value.
         """
         floats = [name for name, entry in models[0].items() if entry.is_floating_point()]
         if self.config.rule in _BY_COORDINATE or not floats:
@@ -206,29 +209,29 @@ class Robust:
             weights = estimate_weights(self.config, _distances(models, floats))
             estimate = partial(weighted_mean, weights=weights)
         return {
-            name: _entry(estimate if name in floats else _in_the_middle, models, name)
+            name: _estimate(estimate if name in floats else _middle_value, models, name)
             for name in models[0]
         }
 
     def _centres(
         self, name: str, part: Votes, local: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Compute one set of centroids by votes; their sizes are those of all clients together."""
+        """Cluster all clients' centroids by robust k-means; return centres and, if sent, sizes."""
         hostile = assumed_hostile(self.config.hostile, len(local))
         centres, labels = robust_kmeans(local, make_estimator(self.config), hostile)
-        found = {name: centres}
+        tensors = {name: centres}
         if part.weights is not None:
             weights = sibling_name(name, part.weights)
             sizes = torch.cat([update[weights] for update in updates if weights in update])
             total = sizes.new_zeros(len(centres)).index_add_(0, torch.cat(list(labels)), sizes)
-            # A centre counts even where no centroid is nearest to it.
-            found[weights] = total.clamp(min=1e-9)
-        return found
+            # A centre without a nearest centroid gets a small weight, not 0.
+            tensors[weights] = total.clamp(min=1e-9)
+        return tensors
 
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Compute sums with robust means: a client votes by its mean of each cluster it holds."""
+        """Compute each cluster's sum: the robust mean of the clients' means, times the count."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling_name(name, part.count)] for update in updates])
@@ -245,26 +248,26 @@ class Robust:
 
 @dataclass(frozen=True)
 class Bounded:
-    """An update for each client, within bounds that follow from the clients' median.
+    """Treatment that clips each client's update to bounds computed from the clients' medians.
 
-    A model's change, a centroid, or a group of sums (for each image if they are over images) is
-    scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
-    Federated Learning?*, 2019, with a bound that is computed, not given); and a client counts for
-    at most ``weight`` times as many images as the median client.
+    The norm of a model's change, a centroid, or a group of sums (per image if they are over images)
+    is at most ``norm`` times the clients' median (Sun et al., *Can You Really Backdoor Federated
+    Learning?*, 2019, where the bound is given). A client counts for at most ``weight`` times as
+    many images as the median client.
     """
 
     config: Bound
     exchange: AnyExchange
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """Bound the updates, in their order."""
+        """Yield the clipped updates, in the order of the clients."""
         samples = [float(sum(member.samples for member in members)) for members, _ in received]
         most = self.config.weight * statistics.median(samples)
         shares = [min(1.0, most / max(own, 1.0)) for own in samples]
         updates = [pack(update) for _, update in received]
         known = _known(self.exchange.parts, updates)
         means = [n for n, part in known.items() if isinstance(part, Mean) and not part.report]
-        figures = [name for name in means if _is_figure(known[name])]
+        figures = [name for name in means if _is_metric(known[name])]
         floats = {n for own in updates for n, tensor in own.items() if tensor.is_floating_point()}
         models = [name for name in means if name in floats and name not in figures]
         parameters = [name for name in models if not is_statistic(name)]
@@ -273,14 +276,14 @@ class Bounded:
         for kind in (parameters, list(filter(is_statistic, models)), *([name] for name in figures)):
             self._bound(updates, kind, starts, ones)
         self._bound_votes(updates, [n for n, part in known.items() if isinstance(part, Votes)])
-        # Beside a mean there are sums over clients; else they are over images, and so are counts.
+        # Sums of an update with a mean are over clients; other sums and counts are over images.
         kinds, held = (Sum, ones) if means else (Sum | Count, samples)
         tables = {n for own in updates for n, tensor in own.items() if tensor.ndim}
         sums = [n for n, part in known.items() if isinstance(part, kinds) and n in tables]
         for group in group_names(self.exchange.parts, sums).values():
             self._bound(updates, group, {}, held)
         for (_, update), tensors, share in zip(received, updates, shares, strict=True):
-            yield unpack(type(update), tensors | self._weighed(tensors, known, share))
+            yield unpack(type(update), tensors | self._scale(tensors, known, share))
 
     def _bound(
         self,
@@ -289,7 +292,7 @@ class Bounded:
         starts: Mapping[str, Tensor],
         held: Sequence[float],
     ) -> None:
-        """Clip each client's change from ``starts``, by its norm over its weight in ``held``."""
+        """Clip the norm of each client's change from ``starts``, divided by its weight ``held``."""
         there = [(own, n) for own, n in zip(updates, held, strict=True) if own.keys() & {*names}]
         changes = [
             {name: own[name].double() - starts.get(name, 0.0) for name in names if name in own}
@@ -311,35 +314,35 @@ class Bounded:
                 factors = (longest / own.clamp(min=1e-300)).clamp(max=1).unsqueeze(1)
                 update[name] = (update[name] * factors).to(update[name].dtype)
 
-    def _weighed(
+    def _scale(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
         """Multiply all sums and counts over images by ``share``, to limit the client's weight."""
-        found = {}
+        scaled = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):
                 continue
-            found[name] = share * tensor.double()
+            scaled[name] = share * tensor.double()
             if not tensor.is_floating_point():
-                # The server may divide by it: what is not 0 stays so.
-                found[name] = found[name].round().clamp(min=tensor.clamp(max=1).double())
-            found[name] = found[name].to(tensor.dtype)
-        return found
+                # The server may divide by it: it stays at least 1 unless it was 0.
+                scaled[name] = scaled[name].round().clamp(min=tensor.clamp(max=1).double())
+            scaled[name] = scaled[name].to(tensor.dtype)
+        return scaled
 
 
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
-    """Return the meaning of each tensor of some updates, also of those that some clients lack."""
+    """Return the declared part of each tensor that is in any of the updates, by name."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: find_part(parts, name) for name in names}
 
 
-def _is_figure(part: Part) -> bool:
-    """Return whether a part is a mean that is optional, or that only the report needs."""
+def _is_metric(part: Part) -> bool:
+    """Return whether a part is a metric: a mean that is optional, or used only in the report."""
     return isinstance(part, Mean) and (part.report or part.optional)
 
 
 def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
-    """Compute squared distances between models, float64 of shape (n, n) on the CPU."""
+    """Compute scaled squared distances between models, float64 of shape (n, n) on the CPU."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64)
     for kind in {is_statistic(name) for name in names}:
         of_kind = [name for name in names if is_statistic(name) == kind]
@@ -351,12 +354,12 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
     return total
 
 
-def _in_the_middle(points: Tensor) -> Tensor:
-    """Return the middle value of each coordinate, for integers."""
+def _middle_value(points: Tensor) -> Tensor:
+    """Return the upper median of each coordinate of integers, shape (n, d)."""
     return points.sort(dim=0).values[len(points) // 2]
 
 
-def _entry(
+def _estimate(
     estimate: Callable[[Tensor], Tensor], models: Sequence[Mapping[str, Tensor]], name: str
 ) -> Tensor:
     like = models[0][name]

@@ -1,7 +1,7 @@
 """Robust estimators of the mean, for points of which some are hostile.
 
-All take points of shape (n, d), and return one of shape (d,). No point has a weight, since what a
-client says of its size may be false.
+All take points of shape (n, d), and return one of shape (d,). Points are not weighted by the sizes
+of clients, since a hostile client may report a false size.
 """
 
 import math
@@ -15,19 +15,19 @@ from ccfcpp.robust.config import RobustMean
 Squares = Tensor
 """Squared distances between n points, float64 of shape (n, n)."""
 Estimator = Callable[[Tensor], Tensor]
-"""From points of shape (n, d), one at least, to one of shape (d,)."""
+"""Maps points of shape (n, d), at least one, to one point of shape (d,)."""
 
 _MOST_STEPS = 1000
 _STILL = 1e-10
-"""Weights that move no further have converged."""
+"""Weights have converged if none changes by more."""
 _NEAREST = 1e-12
-"""Squared distances to the median count as at least so large, and _ABSURD is how large they may be
-at a point that counts at all: both by that of the most central point to half of the others."""
+"""Least squared distance to the median in Weiszfeld steps; ``_ABSURD`` is the largest of a point
+that is used. Both are multiples of the most central point's median squared distance to others."""
 _ABSURD = 1e12
 
 
 def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
-    """Average each coordinate without its smallest and its largest values.
+    """Compute the mean of each coordinate without its smallest and largest values.
 
     Source: Yin, Chen, Ramchandran and Bartlett, *Byzantine-Robust Distributed Learning* (ICML
     2018), Definition 2.
@@ -50,10 +50,10 @@ def median(points: Tensor) -> Tensor:
 
 
 def median_weights(squares: Squares) -> Tensor:
-    """Return the weights with which points have their geometric median as mean.
+    """Compute the weights whose weighted mean of the points is their geometric median.
 
-    It is the point whose distances to all others have the smallest sum. As a mean of the points,
-    it can be computed from the distances between them.
+    The geometric median is the point with the smallest sum of distances to all points. Its weights
+    follow from the distances between the points alone.
 
     Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
     2022): smoothed Weiszfeld steps.
@@ -69,26 +69,26 @@ def median_weights(squares: Squares) -> Tensor:
 
 
 def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
-    """Compute the weights, with squared distances to the median of at least ``nearest``."""
+    """Compute ``median_weights``, with squared distances of at least ``nearest``."""
     weights = squares.new_full((len(squares),), 1 / len(squares))
     if nearest == 0:
         return weights  # all points are equal
     for _ in range(_MOST_STEPS):
         # ‖xᵢ − Σⱼ wⱼ xⱼ‖² for weights that add up to 1
         to_mean = squares @ weights - weights @ squares @ weights / 2
-        moved = to_mean.clamp(min=nearest).rsqrt()
-        moved /= moved.sum()
-        still = float((moved - weights).abs().max()) < _STILL
-        weights = moved
-        if still:
+        new = to_mean.clamp(min=nearest).rsqrt()
+        new /= new.sum()
+        converged = float((new - weights).abs().max()) < _STILL
+        weights = new
+        if converged:
             break
     return weights
 
 
 def most_central(squares: Squares) -> tuple[int, float]:
-    """Return the point with the smallest median of squared distances to others, and that median.
+    """Find the point with the smallest median squared distance to others; return index and median.
 
-    Hostile points, if fewer than half, cannot raise it above the honest points' value.
+    Hostile points, if fewer than half, cannot make that median larger than honest points do.
     """
     n = len(squares)
     if n == 1:
@@ -100,11 +100,11 @@ def most_central(squares: Squares) -> tuple[int, float]:
 
 
 def krum_order(squares: Squares, hostile: int) -> Tensor:
-    """Order points by Krum's score, the best first.
+    """Return the indices of points by Krum's score, the best (lowest) first.
 
     The score is the sum of squared distances to the n − f − 2 nearest others (Blanchard, El Mhamdi,
-    Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), with f the
-    number of hostile ones. If n is too small for it, one neighbour is taken.
+    Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), where f is
+    the number of hostile points. If n is too small for it, one neighbour is taken.
     """
     n = len(squares)
     neighbours = min(max(1, n - hostile - 2), n - 1)
@@ -113,18 +113,18 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
 
 
 def pairwise_squares(points: Tensor) -> Tensor:
-    """Compute squared distances between all points, float64 of shape (n, n)."""
-    # One point at a time: a difference is exact where points are far from 0 and near each other.
+    """Compute squared distances between all points (n, d), float64 of shape (n, n)."""
+    # From differences: these are exact even for points that are far from 0 and near each other.
     return torch.stack([(points - one).double().square().sum(dim=1) for one in points])
 
 
 def assumed_hostile(share: float, points: int) -> int:
-    """Return the number of points that are assumed to be hostile: fewer than half."""
+    """Return a share of the points, rounded up, but fewer than half: those assumed hostile."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
 def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
-    """Return the weights of points by ``geometric-median``, ``krum`` or ``multi-krum``.
+    """Compute weights of points by the rule ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
         float64 of shape (n,): not negative, with sum 1.
@@ -140,7 +140,7 @@ def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
 
 
 def make_estimator(config: RobustMean) -> Estimator:
-    """Return the estimator that a configuration asks for."""
+    """Return the estimator of the configured rule."""
 
     def estimate(points: Tensor) -> Tensor:
         if config.rule == "median":
@@ -153,7 +153,7 @@ def make_estimator(config: RobustMean) -> Estimator:
 
 
 def weighted_mean(points: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ wᵢ xᵢ for weights that add up to 1."""
-    # A point without weight may be anything, even so large that its product is not finite.
+    """Return Σ wᵢ xᵢ, of shape (d,), for weights w of shape (n,) that add up to 1."""
+    # Points of weight 0 are left out: they may be so large that 0 times them is not finite.
     used = (weights > 0).to(points.device)
     return weights.to(points)[used] @ points[used]

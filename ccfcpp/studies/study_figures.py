@@ -37,7 +37,7 @@ class StudyCells:
     Attributes:
         results: Runs, each with the settings that distinguish its cell (combination of settings).
         scores: Maps each score's key in ``summary.json`` to its title.
-        published: Maps a cell and a score's key to the papers' value; None if selected is none.
+        published: Maps a cell and a score's key to the papers' value; None if there is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
@@ -190,15 +190,9 @@ def _draw_costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -
             points.setdefault(system, []).append((price, mean))
             rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
     with new_figure() as (figure, axes):
-        for number, (system, prices_and_scores) in enumerate(points.items()):
+        for number, (system, own) in enumerate(points.items()):
             style = line_style(number) | {"linestyle": "none"}
-            axes.plot(
-                *zip(*prices_and_scores, strict=True),
-                label=system,
-                markersize=6,
-                alpha=0.8,
-                **style,
-            )
+            axes.plot(*zip(*own, strict=True), label=system, markersize=6, alpha=0.8, **style)
         axes.set(xlabel=name, ylabel=cells.scores[score], xscale="log")
         prices = [one for pairs in points.values() for one, _ in pairs]
         near = max(prices) < _FAR * min(prices)

@@ -15,9 +15,8 @@ class KeptNormalisation(LocalMethod):
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Copy the batch normalisation layers to the client's local state."""
         model, shared = self.network.state(), update.model
-        client.memory = to_memory(
-            {n: entry.clone() for n, entry in model.items() if n not in shared}
-        )
+        kept = {name: entry.clone() for name, entry in model.items() if name not in shared}
+        client.memory = to_memory(kept)
         return update
 
 

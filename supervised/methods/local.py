@@ -24,13 +24,7 @@ from supervised.sharing import Sharing
 class LocalContext:
     """Objects of the training loop that a method may use.
 
-    Attributes:
-        config: Configuration of the run.
-        network: The network in training.
-        inputs: Tensors that steps read, by name.
-        make_model: Builds the network.
-        sharing: Rule for which parameters clients send.
-        classes: Number of classes.
+    ``network`` is in training, ``inputs`` has the tensors that steps read, by name.
     """
 
     config: ClassifyConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.deployment.client.privacy_spent import FILE, Part, Spending, epsilon_spent
+from ccfcpp.deployment.client.privacy_spent import FILE, Spending, SumCost, epsilon_spent
 from ccfcpp.engine.exchange import Exchange, Images, Nothing
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
@@ -20,7 +20,7 @@ SHARES = {"large": 0.5, "small": 0.01}
 PRIVACY = PrivacyConfig.model_validate({"level": "image", "noise": 4.0})
 
 
-def part(steps: str, trip: int, run: str = "a") -> Part:
+def part(steps: str, trip: int, run: str = "a") -> SumCost:
     exchange = Exchange(
         f"{steps}, trip {trip + 1}",
         Nothing,
@@ -28,7 +28,7 @@ def part(steps: str, trip: int, run: str = "a") -> Part:
         images=Images(share=SHARES[steps]),
         follows=trip > 0,
     )
-    return Part.of(run, PRIVACY, exchange)
+    return SumCost.of(run, PRIVACY, exchange)
 
 
 def true_cost(asked: list[tuple[str, int]]) -> float:

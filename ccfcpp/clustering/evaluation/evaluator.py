@@ -112,10 +112,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return clustering scores on the labels, and the effective rank of the latents.
-
-        Empty in rounds that are not evaluated.
-        """
+        """Return scores on labels and the effective rank of latents; {} if not due this round."""
         if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}
@@ -196,8 +193,8 @@ class ClusteringEvaluator(Evaluator[Any]):
 
     def _clients_with_samples(self) -> list[tuple[Tensor, Client]]:
         """Return the indices of each client's samples with the client, and ``rest`` as the last."""
-        held = [(self.parts[client.id], client) for client in self.clients]
-        return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
+        pairs = [(self.parts[client.id], client) for client in self.clients]
+        return pairs + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
     def _by_image(
         self, state: Any, clusters: Tensor | None, typical: SampleDistribution | None
@@ -286,16 +283,13 @@ class ClusteringEvaluator(Evaluator[Any]):
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Count non-empty clusters, the images of each cluster, and those by client and cluster.
+    """Count non-empty clusters, images by cluster, and images by client and cluster.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).
         clusters: Cluster of each image, int64 of shape (samples,).
         clients: Number of clients.
         k: Number of clusters.
-
-    Returns:
-        Entries of the summary: ``clusters_found``, ``cluster_sizes``, ``client_cluster_sizes``.
     """
     held = owners >= 0
     return {

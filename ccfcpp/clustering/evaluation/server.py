@@ -43,7 +43,7 @@ class EvaluationMessage(Generic[FinalModel]):
 
 @dataclass(frozen=True)
 class SpreadSums(ClusterSums):
-    """Sums of distances and silhouettes over each cluster, and of offsets over all points.
+    """Sums of distances and silhouettes by cluster, and of outer products over all points.
 
     Attributes:
         scatter: Σ (z − μ)(z − μ)ᵀ over points z with cluster mean μ, float64 of shape (d, d), or
@@ -57,7 +57,7 @@ class SpreadSums(ClusterSums):
 
     @staticmethod
     def none(clusters: int, dimensions: int) -> "SpreadSums":
-        """Return sums over no points, for a number of clusters and of dimensions."""
+        """Return zero sums and counts for a number of clusters and of dimensions."""
         width = dimensions if dimensions <= MOST_DIMENSIONS else 0
         zeros = ClusterSums.zeros(clusters, _MEASURES)
         scatter = torch.zeros(width, width, dtype=torch.float64)

@@ -20,7 +20,7 @@ def evaluation_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return table rows with the metrics without labels, by title; empty without clusters."""
     if "clusters" not in summary:
         return {}
-    rows = {"clusters": number} if (number := _fewer(summary)) else {}
+    rows = {"clusters": number} if (number := _missing_text(summary)) else {}
     if (anchor := summary.get("nmi_of_pixels")) is not None:
         kappa = summary.get("kappa_of_pixels")  # Runs of earlier versions lack it.
         scores = f"NMI {anchor:.4f}" + ("" if kappa is None else f", Kappa {kappa:.4f}")
@@ -36,7 +36,7 @@ def evaluation_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _fewer(summary: Mapping[str, Any]) -> str:
+def _missing_text(summary: Mapping[str, Any]) -> str:
     """Return a phrase such as "3 of 5" if fewer clusters have images than asked for; else ""."""
     asked, found = summary.get("clusters", 0), summary.get("clusters_found")
     if found == 1 and summary.get("clusters_sought"):
@@ -46,16 +46,13 @@ def _fewer(summary: Mapping[str, Any]) -> str:
 
 def missing_clusters_warning(summary: Mapping[str, Any]) -> str:
     """Return a warning if fewer clusters have images than were asked for; else ""."""
-    unit, number = summary.get("unit", "image"), _fewer(summary)
+    unit, number = summary.get("unit", "image"), _missing_text(summary)
     why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
     return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
 
 
 def scores_caveat(summary: Mapping[str, Any]) -> str:
-    """Return the numbers of clusters and classes if scores mean little with them; else "".
-
-    They mean little if there is one class, or fewer clusters than classes.
-    """
+    """Return a note for scores that mean little: one class, or fewer clusters than classes."""
     classes, clusters = summary.get("classes"), summary.get("clusters_found")
     if not classes or clusters is None or 1 < classes <= clusters:
         return ""

@@ -30,7 +30,7 @@ def check_near(centroids: Tensor) -> None:
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:
-    """Return the centroids, after a check that there are any.
+    """Return the centroids after a check that they are not None.
 
     Raises:
         FederationError: They are None, since no client has sent any.
@@ -111,7 +111,7 @@ class ClusterSums:
 
     @staticmethod
     def zeros(clusters: int, dimensions: int) -> "ClusterSums":
-        """Return sums over no points, for a number of clusters and of dimensions."""
+        """Return zero sums and counts for a number of clusters and of dimensions."""
         sums = torch.zeros(clusters, dimensions, dtype=torch.float64)
         return ClusterSums(sums, sums[:, 0])
 

@@ -49,10 +49,12 @@ class SumBlocks(SummedWork[Message, S]):
             # Threads do not speed up an accelerator.
             threads = 1 if clients[0].images.is_cuda else None
             return sum_updates(
-                map_in_threads(lambda each: self._of(message, each.images), clients, threads)
+                map_in_threads(
+                    lambda each: self._sum_client(message, each.images), clients, threads
+                )
             )
 
-    def _of(self, message: Message, images: Tensor) -> S:
+    def _sum_client(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
         return self.drop_small_sums(
             sum_updates(self.block(message, part) for part in parts), len(images)
@@ -60,24 +62,14 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are computed for an image, which sets the size of blocks.
-
-        Args:
-            message: The server's message.
-            row: Number of pixels or coordinates of an image.
-        """
+        """Return how many numbers are computed for an image of ``row`` numbers, to size blocks."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
         """Return the sums over a block of a client's images."""
 
     def drop_small_sums(self, total: S, samples: int) -> S:
-        """Return a client's sums, with those over too few images set to 0.
-
-        Args:
-            total: Sums over all of the client's images.
-            samples: Number of the client's images.
-        """
+        """Return the sums over a client's images, with those over too few of them set to 0."""
         return zero_small_clusters(total, self.context.least)
 
 

@@ -74,16 +74,13 @@ class Codebook:
 def split_cells(
     book: Codebook, most: int, generator: torch.Generator, fewest: int = _FEWEST_TO_SPLIT
 ) -> Tensor:
-    """Split each of the cells with the largest scatter in two, up to a number of cells.
+    """Split the cells with the largest scatter in two; return (at most ``most``, d) cells.
 
     Args:
         book: The codebook.
         most: Largest number of cells after the split.
         generator: CPU generator of the random directions.
         fewest: Fewest points of a cell that is split.
-
-    Returns:
-        The new cells, float64 of shape (at most ``most``, d).
     """
     cells, counts, scatter = book.cells, book.counts, book.scatter
     order = scatter.argsort(descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""The configuration of k-means and of fuzzy c-means."""
+"""Settings of k-means and of fuzzy c-means."""
 
 from typing import Annotated, Literal
 

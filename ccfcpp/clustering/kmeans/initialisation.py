@@ -43,18 +43,14 @@ _POINTS_OF_A_CELL = 5
 
 @dataclass(frozen=True)
 class Cells:
-    """Message to clients: the codebook.
-
-    Attributes:
-        cells: The cells' means, float64 of shape (m, d).
-    """
+    """Message to clients: the means of the codebook's cells, float64 of shape (m, d)."""
 
     cells: Tensor
 
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """Sums over the points of each cell: update of a client.
+    """Update of a client: sums over its points in each cell.
 
     Attributes:
         squares: Σ ‖x − c‖² over the points x of each cell c, float64 of shape (m,).
@@ -74,7 +70,7 @@ CODEBOOK_SUMS = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """Client side of the exchange: each client sums its points by nearest cell of the codebook.
+    """Client side of exchange ``start``: each client sums its points by nearest cell.
 
     Attributes:
         points: Function that maps images or vectors to points of shape (samples, d).
@@ -108,7 +104,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 @dataclass(frozen=True)
 class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
-    """Server side of the exchange: each cell moves to the mean of its points, and may be split.
+    """Server side of exchange ``start``: cells move to the mean of their points, and are split.
 
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
@@ -192,10 +188,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
 
 
 def init_works(problem: Problem, dimensions: int, restarts: int) -> list[AnyServerWork]:
-    """Return the server side of all exchanges that compute initial centroids, in order.
-
-    The first computes the mean of all points; two follow for each doubling of the codebook. If
-    there are several initialisations, those that compare them are last.
+    """Return the server side of the exchanges that compute initial centroids, in order.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.

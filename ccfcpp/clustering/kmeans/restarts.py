@@ -35,11 +35,7 @@ _ALIKE = 1e-9
 
 @dataclass(frozen=True)
 class Trials:
-    """Message to clients: the centroids of each initialisation.
-
-    Attributes:
-        trials: The centroids, float64 of shape (restarts, k, d).
-    """
+    """Message to clients: centroids of each initialisation, float64 of shape (restarts, k, d)."""
 
     trials: Tensor
 
@@ -51,7 +47,7 @@ TRIALS = Exchange(
 
 @dataclass(frozen=True)
 class SumTrials(SumBlocks[Trials, ClusterSums]):
-    """Client side of the exchange: sums over each cluster of each initialisation, concatenated.
+    """Client side of exchange ``trials``: sums by initialisation and cluster, concatenated.
 
     Attributes:
         points: Function that maps images or vectors to points of shape (samples, d).
@@ -77,7 +73,7 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
 
 @dataclass(frozen=True)
 class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
-    """Server side of the exchange: moves the centroids of each initialisation to their means.
+    """Server side of exchange ``trials``: one step of k-means for each initialisation.
 
     Attributes:
         ends: Whether only the best initialisation is kept after the step.

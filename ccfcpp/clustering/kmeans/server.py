@@ -68,10 +68,8 @@ def kmeans(
     if len(points) <= k:
         return single_point_clusters(points, weights)
     if points.is_cuda:
-        (clustering,) = _kmeans_on_device(
-            [points], [weights], k, [seed], restarts, iterations, init
-        )
-        return clustering
+        (result,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, init)
+        return result
     # Imported here, since the import is slow and many runs do not need it.
     import faiss
 
@@ -123,9 +121,7 @@ def _kmeans_on_device(
 
     ``init``, of shape (k, dimensions), is only for a single set.
     """
-    clusterings = [
-        single_point_clusters(own, weight) for own, weight in zip(points, weights, strict=True)
-    ]
+    clusterings = [single_point_clusters(p, w) for p, w in zip(points, weights, strict=True)]
     large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
     while large:
         # Batches are of sets with similar lengths, as many as fit into memory.
@@ -167,11 +163,8 @@ def _clustering(centred: Tensor, mean: Tensor, centroids: Tensor, weights: Tenso
 def mean_if_far(points: Tensor, far: float = _FAR) -> Tensor:
     """Return the points' mean if it is far from the origin, else 0; of shape (dimensions,).
 
-    Far from the origin, faiss's distances in float32 would be mostly rounding errors.
-
-    Args:
-        points: Tensor of shape (samples, dimensions).
-        far: Distance from the origin, in standard deviations of the points, that counts as far.
+    Far from the origin, more than ``far`` standard deviations, faiss's distances in float32 would
+    be mostly rounding errors.
     """
     spread, mean = torch.var_mean(points, dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())

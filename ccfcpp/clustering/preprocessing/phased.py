@@ -49,12 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A clustering system that runs on samples which a phase has preprocessed.
-
-    Args:
-        phase: The phase.
-        system: The system, for preprocessed samples.
-    """
+    """A clustering system that runs on samples which a phase has preprocessed."""
 
     prepared = PreparedClusters
 

@@ -33,7 +33,9 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class PreprocessingParams:
-    """Fitted parameters of the preprocessing, (f(x) − m) A; None if not fitted or not needed.
+    """Fitted preprocessing: x, with missing values filled in, becomes (x − m) A.
+
+    Attributes are None before they are fitted, or if they are not needed.
 
     Attributes:
         fill: Value that replaces missing ones in each column, float64 of shape (d,).
@@ -149,12 +151,7 @@ class VectorPhase(Phase[PreprocessingParams]):
 
 @dataclass(frozen=True)
 class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParams, Sums]):
-    """Server side of an exchange that fits preprocessing parameters from the clients' sums.
-
-    Attributes:
-        phase: The phase.
-        exchange: ``COLUMN_MEANS``, ``MEANS`` or ``SPREADS``.
-    """
+    """Server side of an exchange that fits preprocessing parameters from the clients' sums."""
 
     phase: VectorPhase
     exchange: Exchange[PreprocessingParams, Sums]
@@ -165,15 +162,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
-        """Return the rows to sum, or whose outer products are to be summed, for a block of vectors.
-
-        Args:
-            known: The parameters fitted so far.
-            block: Vectors, float64 of shape (samples, d).
-
-        Returns:
-            float64 of shape (samples, d).
-        """
+        """Return the transformed vectors to sum, directly or as outer products; (samples, d)."""
         if self.exchange is COLUMN_MEANS:
             return block.nan_to_num(nan=0.0)
         rows = impute(self.phase.config, known, block)
@@ -183,7 +172,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """Return ones to sum to counts: (samples, d) with 0 for missing values, or (samples, 1)."""
+        """Return the counts to sum: 1, or 0 for missing values; (samples, d) or (samples, 1)."""
         if self.exchange is COLUMN_MEANS:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
@@ -206,11 +195,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
     def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
-        """Check that no count is negative or exceeds the number of the senders' vectors.
-
-        Raises:
-            RefusedUpdateError: A count is out of range.
-        """
+        """Refuse counts that are negative or exceed the number of the senders' vectors."""
         for count in (update.counts.min(), update.counts.max()):
             check_counts(count, senders)
 
@@ -232,21 +217,16 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
 
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
-    """Return 1 / standard deviation, of shape (d,); 0 for columns whose variance is rounding."""
+    """Return 1 / standard deviation of each column, of shape (d,); 0 for constant columns."""
     rounding = (_ROUNDING * mean).square()
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 
 def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
-    """Return the matrix A, float64 of shape (d, components), of principal components.
+    """Compute the principal components A, (d, components), from sums of outer products of x − m.
 
     As in scikit-learn, the entry with the largest absolute value in each component is positive. A
     whitened component without variance is 0.
-
-    Args:
-        config: Settings of the preprocessing.
-        mean: Mean m, of shape (d,).
-        total: Sums of the outer products of x − m over all clients.
     """
     count = total.counts.clamp(min=1)
     covariance = (total.sums + total.sums.T) / (2 * count)

@@ -109,7 +109,7 @@ class FleetClient:
         known, lost, pause = False, "", _PAUSE
         while not self._stopped.is_set():
             try:
-                self._resolve(told=not lost)
+                self._resolve(show=not lost)
                 with self._connected() as calls:
                     self.display.print_line(f"{'re' * known}connected to {self.server}")
                     known, lost, pause = True, "", _PAUSE
@@ -124,14 +124,14 @@ class FleetClient:
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MOST_PAUSE)
 
-    def _resolve(self, told: bool) -> None:
-        """Resolve the server's host name, which may be slow; show the status if ``told``."""
+    def _resolve(self, show: bool) -> None:
+        """Resolve the server's host name, which may be slow; show the status if ``show``."""
         host, _, port = self.server.rpartition(":")
-        if told:
+        if show:
             self.display.show_status(f"resolving {host}")
         if self._proxy is None:  # a proxy resolves the name itself
             socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        if told:
+        if show:
             self.display.show_status(f"connecting to {self.server}")
 
     def _report_loss(self, cause: Reason, first: bool) -> None:
@@ -209,7 +209,7 @@ class FleetClient:
 
 
 class _WithdrawnError(Exception):
-    """The server no longer has a message, since it was for this client before its restart."""
+    """The server no longer has the message: it was for this client before a reconnection."""
 
 
 class _Calls:

@@ -26,7 +26,7 @@ _MOST_NOISE = 1e6
 
 
 @dataclass(frozen=True)
-class Part:
+class SumCost:
     """Privacy cost of one noisy sum to which the client contributes.
 
     Attributes:
@@ -44,12 +44,12 @@ class Part:
     follows: bool
     steps: str = ""
 
-    def extends(self, before: "Part | None") -> bool:
+    def extends(self, before: "SumCost | None") -> bool:
         """Return whether this sum is over the same sample as the sum sent directly before."""
         return before is not None and replace(before, follows=True) == self
 
     @staticmethod
-    def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "Part":
+    def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "SumCost":
         """Return the privacy cost of a client's update in an exchange of a run, given its token.
 
         Raises:
@@ -64,9 +64,9 @@ class Part:
             )
         images = exchange.images
         if privacy.level == "client" or not isinstance(images, Images):
-            return Part(run, privacy.noise, 1.0, follows=False)
+            return SumCost(run, privacy.noise, 1.0, follows=False)
         steps = exchange.name.partition(EXCHANGE_NUMBER)[0]
-        return Part(run, privacy.noise, images.share, exchange.follows, steps)
+        return SumCost(run, privacy.noise, images.share, exchange.follows, steps)
 
 
 class Spending:
@@ -80,7 +80,9 @@ class Spending:
         self._path = folder / FILE
         self._parts = self._read()
 
-    def record(self, part: Part, delta: float, in_run: float | None, in_all: float | None) -> None:
+    def record(
+        self, part: SumCost, delta: float, in_run: float | None, in_all: float | None
+    ) -> None:
         """Record a contribution to a sum before it is sent.
 
         Args:
@@ -110,28 +112,28 @@ class Spending:
         """Return the ε spent in one run, given its token, or in all runs together."""
         return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
-    def _read(self) -> list[Part]:
+    def _read(self) -> list[SumCost]:
         lines, rest = read_lines(self._path)
-        parts: list[Part] = []
+        parts: list[SumCost] = []
         for number, line in enumerate(lines, 1):
             try:
-                parts.append(Part(**json.loads(line)))
+                parts.append(SumCost(**json.loads(line)))
             except (ValueError, TypeError) as error:
                 raise UsageError(
                     f"line {number} of {self._path} is damaged, so that what was spent is not "
                     "known: put back a copy of the file; another --state would forget the budget"
                 ) from error
         try:
-            return [*parts, Part(**json.loads(rest))] if rest else parts
+            return [*parts, SumCost(**json.loads(rest))] if rest else parts
         except (ValueError, TypeError):
             # Nothing was sent for an incomplete line. To be safe it counts, with sampling
             # probability 1 and the smallest noise so far.
             least = min((part.noise for part in parts), default=_MOST_NOISE)
-            return [*parts, Part(parts[-1].run if parts else "", least, 1.0, follows=False)]
+            return [*parts, SumCost(parts[-1].run if parts else "", least, 1.0, follows=False)]
 
 
-def epsilon_spent(parts: list[Part], delta: float) -> float:
-    """Return the ε for δ = ``delta`` of all sums together, given in the order of their sending."""
+def epsilon_spent(parts: list[SumCost], delta: float) -> float:
+    """Return the total ε (at δ = ``delta``) of a client's sums, in the order of their sending."""
     by_noise: dict[float, list[Release]] = {}
     for before, part in zip([None, *parts], parts, strict=False):
         releases = by_noise.setdefault(part.noise, [])

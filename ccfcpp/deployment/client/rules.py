@@ -119,9 +119,9 @@ class Rules(Section):
 
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
-        if asked := refused_setting(spec.command, spec.config, self.accept):
+        if setting := refused_setting(spec.command, spec.config, self.accept):
             raise ForbiddenError(
-                f"the run sets {asked}, which no installed preset has (--accept {asked})"
+                f"the run sets {setting}, which no installed preset has (--accept {setting})"
             )
         privacy = spec.privacy
         if self.only_secure_sums and not privacy.secure_sums:

@@ -54,15 +54,15 @@ def refused_setting(
         return None
     known = _accepted_values(command)
     for key, value in flatten(config):
-        asked = f"{key}={_text(value)}"
-        if asked in accepted or key not in known:
+        setting = f"{key}={_text(value)}"
+        if setting in accepted or key not in known:
             continue
         if key in _RATES:
             least = min(float(text) for text in known[key]) / 10
             if not isinstance(value, int | float) or value < least:
-                return asked
+                return setting
         elif _text(value) not in known[key]:
-            return asked
+            return setting
     return None
 
 
@@ -89,7 +89,7 @@ def _known_configs(command: Command) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(value: object) -> str:
-    """Format a value as on a command line."""
+    """Return a setting's value as text, as on a command line."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)

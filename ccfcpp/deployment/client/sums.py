@@ -122,8 +122,8 @@ class Rosters:
         keys = [*roster.keys.values()]
         if roster.digest != spec.roster or keys.index(self._private.public_key()) != number:
             raise ForbiddenError("the run's numbers are not those of the signed roster")
-        told = json.dumps([run, spec.model_dump(mode="json")], sort_keys=True)
-        context = hashlib.sha256(told.encode()).digest()
+        description = json.dumps([run, spec.model_dump(mode="json")], sort_keys=True)
+        context = hashlib.sha256(description.encode()).digest()
         return Safeguard(KeyIdentity(self._private, keys, context), floor, self._before[run])
 
     def _path(self, digest: str) -> Path:

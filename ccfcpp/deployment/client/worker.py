@@ -22,7 +22,7 @@ from ccfcpp.data.open import AnyData
 from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.local_randomness import LocalRandomness
-from ccfcpp.deployment.client.privacy_spent import Part, Spending
+from ccfcpp.deployment.client.privacy_spent import Spending, SumCost
 from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import ASSIGNMENTS, ClientRun, make_client_run
@@ -57,7 +57,7 @@ _UNREADABLE = "0" * 32
 
 
 @dataclass
-class Tally:
+class RoundTotals:
     """Totals of a client's work in a round ``of`` a run, for a message at the round's end."""
 
     of: tuple[str, int] = "", -1
@@ -109,7 +109,7 @@ class Worker:
         self.local_randomness = LocalRandomness(folder)
         self.answered = AnsweredRequests(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
-        self.tally = Tally()
+        self.tally = RoundTotals()
         self._seen: dict[str, None] = {}
         self._active: _ActiveRun | None = None
 
@@ -183,8 +183,8 @@ class Worker:
         """Return this client's protection in the secure sums of a request's run."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
-        told = request.run, request.spec, request.client
-        return self._known_rosters.safeguard(*told, self.rules.floor)
+        run = request.run, request.spec, request.client
+        return self._known_rosters.safeguard(*run, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
         with without_cache_writes():  # each image size asked for would be cached
@@ -230,7 +230,7 @@ class Worker:
                 self.say(self._describe_end(request.spec))
         elif request.round < active.run.algorithm.rounds:
             if self.tally.of != (request.run, request.round):
-                self.tally = Tally((request.run, request.round))
+                self.tally = RoundTotals((request.run, request.round))
             self.tally.names.append(request.exchange)
             self.tally.seconds += time.monotonic() - began
             self.tally.sent += len(sent)
@@ -270,7 +270,7 @@ class Worker:
         """Record the privacy cost of the sum that a request asks for, before it is computed."""
         privacy, rules = request.spec.privacy, self.rules
         if privacy.level != "none" and isinstance(work, SendsParts):
-            part = Part.of(request.run, privacy, work.work.exchange)
+            part = SumCost.of(request.run, privacy, work.work.exchange)
             self.spending.record(part, rules.delta, rules.only_private, rules.budget)
 
     def _update(
@@ -281,8 +281,8 @@ class Worker:
         message: object,
     ) -> tuple[object, bool]:
         """Return the client's update in an exchange, and whether its memory has changed."""
-        asked = request.exchange, request.round, request.index, request.last, request.samples
-        task = Task(active.run.spec.method, *asked)
+        position = request.exchange, request.round, request.index, request.last, request.samples
+        task = Task(active.run.spec.method, *position)
         client, uses_memory = active.client, work.exchange.uses_memory
         before = self.memories.load(request.run, request.remembered) if uses_memory else {}
         client.memory = before
@@ -311,8 +311,8 @@ class Worker:
             # Free the old run's memory before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
-            held = len(run.data), len(run.data.classes)
-            self.rules.check_data(request.spec, len(run.images), *held)
+            sizes = len(run.data), len(run.data.classes)
+            self.rules.check_data(request.spec, len(run.images), *sizes)
             guard = self._safeguard(request)
             draws = None if self.rules.reproducible else self.local_randomness
             active = self._active = _ActiveRun(request, run, self.rules, guard, draws)

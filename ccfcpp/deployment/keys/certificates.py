@@ -265,7 +265,7 @@ def is_signed_by(certificate: Certificate, authority: Certificate) -> bool:
 def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, public: PublicKey, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return an unsigned certificate with the fields that authority and server both have."""
+    """Return the builder of a certificate, with the fields of both authority and server."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -42,7 +42,7 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Lock a client's key that no other process uses, within the context, and yield its path."""
+    """Within the context, lock a client's key that no other process uses, and yield its path."""
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )

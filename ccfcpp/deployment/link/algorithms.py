@@ -55,7 +55,7 @@ def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
-    """Return the clustering problem of a run, from its configuration and its description."""
+    """Return a run's clustering problem: its configuration, data shape and number of clusters."""
     noisy = config.privacy.level != "none"
     rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)

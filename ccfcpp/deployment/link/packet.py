@@ -33,7 +33,7 @@ class Undelivered:
 
 
 class Link(Protocol):
-    """Server side of the connection to clients: sends packets and receives the responses."""
+    """Interface with which the server sends packets to clients and receives the responses."""
 
     def online(self) -> Mapping[str, int]:
         """Return the node ID of each client that is online, by the client's name."""

@@ -129,7 +129,7 @@ class TimedProtocol(H11Protocol):
         self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline."""
+        """Cancel the deadline, and call ``end``, when the connection has ended."""
         self._cancel_deadline()
         self._end()
         super().connection_lost(exc)

@@ -61,7 +61,7 @@ class Enrolment:
     def make_run(
         self, config: RunConfig, channel: Channel, enrol: "Enrol" = lambda: None
     ) -> DeployedRun:
-        """Return the run with these clients.
+        """Return the server side of the run with these clients.
 
         Args:
             config: Configuration of the run.

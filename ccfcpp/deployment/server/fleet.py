@@ -101,7 +101,7 @@ class _BoundedStore(InMemoryObjectStore):
 
 
 class Fleet:
-    """Server side of the connection to all clients on a roster; the ``Link`` of the run.
+    """Server side of the connection to all clients on a roster, the fleet: a run's ``Link``.
 
     Args:
         roster: Public keys in PEM format, by the client's name.
@@ -181,7 +181,7 @@ class Fleet:
         sent = self._sent.get(ticket)
         if sent is None:
             return _EXPIRED
-        reply = self._reply_to(ticket) or self._why_none_comes(sent)
+        reply = self._find_reply(ticket) or self._why_undelivered(sent)
         if reply is not None:
             self._forget(ticket)
         return reply
@@ -232,7 +232,7 @@ class Fleet:
             self._payload = packet.payload, record
         return record
 
-    def _why_none_comes(self, sent: _Sent) -> Undelivered | None:
+    def _why_undelivered(self, sent: _Sent) -> Undelivered | None:
         """Return why no reply can come any more, such as a reconnection; None if one still can."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
@@ -243,7 +243,7 @@ class Fleet:
         (node,) = self._state.get_node_info(node_ids=[number])
         return node
 
-    def _reply_to(self, ticket: str) -> Packet | Undelivered | None:
+    def _find_reply(self, ticket: str) -> Packet | Undelivered | None:
         """Return the reply to a message; None if not all of its parts have arrived."""
         if ticket not in self._delivered:
             try:

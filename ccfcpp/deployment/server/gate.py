@@ -36,7 +36,7 @@ _LOOK = 0.2
 _LONGEST = 300.0
 """Time limit to receive and answer a request, in seconds; more than any real one takes."""
 _START, _SLOWEST = 10.0, 32 * 2**10
-"""Time limit for a body: these seconds, and one more for so many bytes received."""
+"""Time limit for a body: ``_START`` seconds, and one more for each ``_SLOWEST`` bytes received."""
 
 
 class _TooLargeError(Exception):
@@ -44,7 +44,7 @@ class _TooLargeError(Exception):
 
 
 class Gate:
-    """The gate as an ASGI application, which forwards clients' requests to the fleet.
+    """The gate as an ASGI application, which forwards clients' requests to the fleet's socket.
 
     Args:
         link: HTTP client for the fleet's socket. It must not follow redirections or use a proxy.

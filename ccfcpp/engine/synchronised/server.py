@@ -41,11 +41,9 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
     """Server's half of one exchange of a step.
 
     Attributes:
-        exchange: The declaration of the exchange.
         plan: All exchanges of the step.
         number: Number of the exchange in its step, from 0.
         begin: Makes the initial training state from a model.
-        optimizer: Updates the model in the last exchange.
         share: Maps a step's number to the factor of the learning rate.
         precision: The dtype in which gradients are sent; None for their own.
         ends: Whether the training ends with this exchange; its state is then deleted.

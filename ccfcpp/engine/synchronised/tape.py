@@ -28,10 +28,6 @@ Suspension = Generator[None, None, None]
 class Tape:
     """A training step in progress, which pauses at each sum that is pooled over the clients.
 
-    Args:
-        program: The step, as a generator of pools.
-        parameters: The trained parameters, by name.
-
     Attributes:
         pools: The pools that the program has yielded so far.
     """

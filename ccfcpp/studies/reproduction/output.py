@@ -85,11 +85,8 @@ def findings_as_text(
     title: str, command: str, results: Sequence[Result], findings: Findings
 ) -> str:
     """Return the findings as a page in Markdown."""
-    parts = [
-        f"# {title}\n",
-        f"`{command}`\n",
-        summarize_claims(scale(results), findings.claims) + "\n",
-    ]
+    claims = summarize_claims(scale(results), findings.claims)
+    parts = [f"# {title}\n", f"`{command}`\n", f"{claims}\n"]
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
             parts.append(f"{name}\n\n{as_markdown(rows)}")
