@@ -106,7 +106,7 @@ def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyCon
 
 
 def _check(runs: list[PlannedRun[ClassifyConfig]]) -> None:
-    """Construct the first seed's run of each cell, so that errors show before training."""
+    """Make the first run of each combination of settings (cell): errors show before training."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)

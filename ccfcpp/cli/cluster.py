@@ -72,7 +72,7 @@ def cluster(options: RunOptions, run: From = None, profile: ShowProfile = False)
 
 
 def _continue_run(run: Path, options: RunOptions, layers: Layers) -> Path:
-    """Make the folder of a run that continues a finished one."""
+    """Make the folder of a run that continues a finished one with new clients."""
     values = continuation_settings(options, layers)
     newcomers = values.pop("dataset", None)
     if newcomers is None:
@@ -113,8 +113,8 @@ def _found(experiment: ClusteringRun) -> dict[str, object]:
 def _notes(config: ClusterConfig) -> list[str]:
     by_images = not has_preset(config) and config.method in ("fed-scan", "fed-em", "fed-emp")
     sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
-    name, found = config.data.encoder_name, config.data.encoder_hash or ""
-    encoder = [f"vectors are those of {name.called}, content hash {found[:12]}"] if name else []
+    name, content = config.data.encoder_name, config.data.encoder_hash or ""
+    encoder = [f"vectors are those of {name.called}, content hash {content[:12]}"] if name else []
     return [
         *encoder,
         *([describe_settings(config)] if by_images else []),

@@ -96,7 +96,7 @@ def _save(data: VectorData, out: Path, skipped: Path) -> None:
     from ccfcpp.core.files import write_atomically, write_table
 
     is_file = out.suffix.lower() == ".npz"
-    # A column of a table may say anything.
+    # Names from a table's column may be no file names.
     if not is_file and (odd := [name for name in data.owner_names if Path(name).name != name]):
         raise UsageError(f"client {odd[0]!r} cannot be a file's name: give an --out of .npz")
     with writable(out.parent if is_file else out):

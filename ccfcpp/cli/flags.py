@@ -175,7 +175,7 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
 
 
 def set_partition_kind(named: Named) -> None:
-    """Set ``partition.kind`` as other flags imply, such as ``--alpha``: ``dirichlet``.
+    """Set ``partition.kind`` if a given flag implies it, as ``--alpha`` implies ``dirichlet``.
 
     Raises:
         UsageError: Flags belong to different kinds.

@@ -63,14 +63,14 @@ def inspect(
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}
         config = resolve(ClusterConfig, "cluster", asked)
         vectors, refusal = inspect_vectors.read_with_missing(path, config.vectors)
-        found = inspect_vectors.describe_vectors(vectors, config)
-        show = partial(inspect_vectors.print_description, path, found)
+        facts = inspect_vectors.describe_vectors(vectors, config)
+        show = partial(inspect_vectors.print_description, path, facts)
     else:
         data, refusal = _read_images(path, tree)
-        found = _describe_images(data)
-        show = partial(_print, path, data, found)
+        facts = _describe_images(data)
+        show = partial(_print, path, data, facts)
     if json_output:
-        typer.echo(json.dumps({"path": path, **found, "refused": refusal or None}))
+        typer.echo(json.dumps({"path": path, **facts, "refused": refusal or None}))
     else:
         show()
     if refusal:
@@ -95,7 +95,7 @@ def _read_images(path: str, tree: Tree) -> tuple[ImageData, str]:
 
 
 def _section(tree: Tree, name: str, kind: type[S]) -> S:
-    """Return the section of settings that concerns the reading of the data.
+    """Validate section ``name`` of the settings, the only one that reading the data needs.
 
     Raises:
         UsageError: There are settings of other sections.
@@ -142,32 +142,32 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _print(photos: str, data: ImageData, found: dict[str, Any]) -> None:
+def _print(photos: str, data: ImageData, facts: dict[str, Any]) -> None:
     from ccfcpp.cli.terminal import print_facts
 
     reading = data.reading
     skipped = [] if reading is None else reading.skipped
     rows = {
         "images": f"{len(data):,}",
-        "kinds": counts_in_words(found["kinds"]),
-        "sizes": counts_in_words(found["sizes"]),
-        "bits of a value": counts_in_words(found["bits"]),
-        "in colour": str(found["colour"]),
-        "turned by EXIF": str(found["turned"]),
-        "several frames": f"{found['several_frames']}, of which the first is taken",
-        "meet at": f"{found['width']}x{found['height']} pixels, "
-        + ("in colour" if found["channels"] == 3 else "grey"),
-        "classes": counts_in_words(found["classes"]) or "none: images lie in no folders of classes",
-        "clients": counts_in_words(found["clients"]) or "one, without --partition folders",
+        "kinds": counts_in_words(facts["kinds"]),
+        "sizes": counts_in_words(facts["sizes"]),
+        "bits of a value": counts_in_words(facts["bits"]),
+        "in colour": str(facts["colour"]),
+        "turned by EXIF": str(facts["turned"]),
+        "several frames": f"{facts['several_frames']}, of which the first is taken",
+        "meet at": f"{facts['width']}x{facts['height']} pixels, "
+        + ("in colour" if facts["channels"] == 3 else "grey"),
+        "classes": counts_in_words(facts["classes"]) or "none: images lie in no folders of classes",
+        "clients": counts_in_words(facts["clients"]) or "one, without --partition folders",
         "without an image": ", ".join(map(printable_name, reading.empty)) if reading else "",
-        "hidden": format_count(len(found["hidden"]), "name") if found["hidden"] else "",
+        "hidden": format_count(len(facts["hidden"]), "name") if facts["hidden"] else "",
         "left out": format_count(len(skipped), "file"),
     }
     print_facts(photos, {name: text for name, text in rows.items() if text})
     for note in data.notes:
         typer.echo(note)
-    if found["hidden"]:
-        names = list_first([printable_name(name) for name in found["hidden"]], _MOST_LISTED)
+    if facts["hidden"]:
+        names = list_first([printable_name(name) for name in facts["hidden"]], _MOST_LISTED)
         typer.echo(f"not looked at, as hidden: {names}")
     for file in skipped[:_MOST_LISTED]:
         typer.echo(f"left out: {printable_name(file.name)}: {file.reason}")

@@ -214,10 +214,10 @@ def minutes(seconds: float) -> str:
 
 
 def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_reason: dict[str, list[int]] = {}
     for client, reasons in clients.items():
-        found.setdefault("; ".join(reasons), []).append(client)
-    return found
+        by_reason.setdefault("; ".join(reasons), []).append(client)
+    return by_reason
 
 
 @contextmanager

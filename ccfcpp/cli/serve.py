@@ -227,10 +227,10 @@ def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     if spec.command != "cluster" or opening.goes_on:
         return opening
     hashed = spec.config.get("data", {}).get("encoder_hash")
-    found: Tree = {"data": {"encoder_hash": hashed}} if hashed else {}
-    if opening.config.dataset in DATASETS and not found:
+    of_encoder: Tree = {"data": {"encoder_hash": hashed}} if hashed else {}
+    if opening.config.dataset in DATASETS and not of_encoder:
         return opening
-    suited = merge(settings_over_a_network(spec.samples, spec.image_shape), found)
+    suited = merge(settings_over_a_network(spec.samples, spec.image_shape), of_encoder)
     pipeline: AnyPipeline = CLUSTERING
     return pipeline.with_suited_settings(opening, suited)
 

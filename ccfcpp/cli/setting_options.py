@@ -33,12 +33,12 @@ class _FlagTable:
 
     def explain(self, options: Iterable[object]) -> None:
         """Set the help of those of a command's options that are flags."""
-        found = _settings(self.kinds)
-        held = _default_values(self.kinds[0], found) | dict(flatten(self.base))
+        described = _settings(self.kinds)
+        held = _default_values(self.kinds[0], described) | dict(flatten(self.base))
         by_name = {flag.name: flag for flag in self.flags}
         for option in options:
             if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
-                flag.explain(option, found[flag.key], held[flag.key])
+                flag.explain(option, described[flag.key], held[flag.key])
                 option.rich_help_panel = flag.panel or _systems_with(flag, self.kinds)
 
 
@@ -46,7 +46,7 @@ _TABLES: dict[Command, _FlagTable] = {}
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
-    """Set the signature that typer reads of a command to keyword parameters."""
+    """Give a command a signature of keyword parameters, of which typer makes its options."""
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -69,7 +69,7 @@ def with_flags(
         @functools.wraps(command)
         def wrapper(**given: object) -> None:
             values = {flag: given.pop(flag.name) for flag in flags}
-            # Without a switch, a file may ask for what it does.
+            # A switch that is not given leaves the setting of a file as it is.
             typed = {flag: each for flag, each in values.items() if each not in (None, False, [])}
             named = {flag.key: value for flag, value in typed.items()}
             set_partition_kind(named)
@@ -131,22 +131,24 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
     """Describe the settings of some classes and of this library's systems, by dotted key."""
     from ccfcpp.core.settings_reference import KeyDescription, describe_keys
 
-    found = describe_keys(*kinds)
+    described = describe_keys(*kinds)
     if ClusterConfig in kinds:
-        # Sections of classifiers have no flags, and come with a network library.
+        # Sections of classifiers have no flags, and to read them would import PyTorch.
         for system in _own_systems():
             for name, section in system.sections.items():
                 own = describe_keys(section).items()
-                found = {f"{name}.{key}": setting for key, setting in own} | found
+                described = {f"{name}.{key}": setting for key, setting in own} | described
     names = [", ".join(kind.methods()) for kind in kinds if issubclass(kind, RunConfig)]
-    found["method"] = replace(found["method"], values="; to classify ".join(names))
+    described["method"] = replace(described["method"], values="; to classify ".join(names))
     rounds = "Rounds; of CCFC and CCFC++ those after pre-training."
-    return found | {ROUNDS.key: KeyDescription(rounds, "at least 1", "N", None)}
+    return described | {ROUNDS.key: KeyDescription(rounds, "at least 1", "N", None)}
 
 
-def _default_values(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str, object]:
+def _default_values(
+    kind: type[Section], described: Mapping[str, KeyDescription]
+) -> dict[str, object]:
     """Return the settings' values for the default data set, by dotted key."""
-    held = {key: setting.default for key, setting in found.items()}
+    held = {key: setting.default for key, setting in described.items()}
     if not issubclass(kind, RunConfig):
         return held
     presets = "cluster" if kind is ClusterConfig else "classify"

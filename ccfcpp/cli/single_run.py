@@ -38,7 +38,7 @@ def describe_run(experiment: AnyLocalRun) -> str:
 
 
 def size_in_words(shape: Sequence[int]) -> str:
-    """Return the size of images, or of vectors, in words."""
+    """Format the shape of an image or a vector, such as ``28x28 pixels``."""
     return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else format_count(shape[0], "column")
 
 
@@ -58,15 +58,14 @@ def describe_absent(names: Sequence[str]) -> str:
 
 
 def chosen_by_default(
-    flags: Iterable[Flag], layers: Layers, config: BaseModel, found: Mapping[str, object]
+    flags: Iterable[Flag], layers: Layers, config: BaseModel, derived: Mapping[str, object]
 ) -> str:
     """Name the defaults of flags that the user did not set; "" without any.
 
-    They are read from ``found``, values that depend on the images, by dotted key, or else from the
-    configuration.
+    ``derived`` has values that depend on the images, by dotted key; others are in ``config``.
     """
     chosen = {key for tree in layers for key, _ in flatten(tree)}
-    values = values_of(config) | dict(found)
+    values = values_of(config) | dict(derived)
     left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
     words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
     return f"by default: {words}" if words else ""
@@ -131,8 +130,8 @@ class RunDisplay(Generic[M, E]):
         ]
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)
-            found = self.found(experiment)
-            lines.append(chosen_by_default(flags, layers, opening.config, found))
+            derived = self.found(experiment)
+            lines.append(chosen_by_default(flags, layers, opening.config, derived))
             lines += self.notes(opening.config)
         lines += describe_reading(experiment.data)
         values = values_of(opening.config)

@@ -205,7 +205,7 @@ def report_command(path: Path) -> str:
 
 @contextmanager
 def printed_profile() -> Iterator[None]:
-    """Measure a run and print where its time went, even if it is interrupted."""
+    """Print the seconds that each part of the block took, even if it is interrupted."""
     from ccfcpp.core.profiling import profiling
 
     measured = None

@@ -60,7 +60,7 @@ def _parse_clusters(value: object) -> object:
     )
 
 
-def _check_encoder_name(value: str | None) -> str | None:
+def _check_encoder(value: str | None) -> str | None:
     """Check that an encoder's name is well-formed; it need not be installed on this machine."""
     if value is not None:
         EncoderName.parse(value)
@@ -76,9 +76,7 @@ class ClusterDataConfig(DataConfig):
     """Ratio of the largest class to the smallest in the images to use: class sizes fall
     geometrically. 1: all images. They are the same ones for every seed."""
     encoder: Annotated[
-        str | None,
-        AfterValidator(_check_encoder_name),
-        Affects("what makes vectors of images or texts"),
+        str | None, AfterValidator(_check_encoder), Affects("what makes vectors of images or texts")
     ] = None
     """Pre-trained encoder that turns photos or texts into vectors at each client:
     ``torchvision:NAME`` or ``timm:NAME``, maybe ``@FILE.safetensors``;

@@ -210,7 +210,7 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     fewest = config.fewest_clusters
     problem = Problem(config, facts.image_shape, facts.clusters, on, fewest=fewest)
     algorithm = make_algorithm(problem)
-    model = Model(problem, algorithm, _final_model(path, algorithm, own), facts.columns, typical)
+    model = Model(problem, algorithm, _unpack(path, algorithm, own), facts.columns, typical)
     _check_assigns(path, model)
     return model
 
@@ -264,9 +264,7 @@ def _split(
         raise _misfit(path, error) from error
 
 
-def _final_model(
-    path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]
-) -> Any:
+def _unpack(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
     """Return the final model from its own tensors, or from those of the server's state."""
     try:
         return algorithm.final_model(unpack(algorithm.state_type, tensors))

@@ -86,7 +86,7 @@ def installed_extras() -> list[str]:
 
 @dataclass(frozen=True)
 class OpenImage:
-    """An open image file, whose pixels are not decoded yet.
+    """Open image file, whose pixels are not decoded yet.
 
     Attributes:
         header: The image's properties.

@@ -166,7 +166,7 @@ def _index_names(
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Keep only the images of the named classes, and number their labels anew.
+    """Keep only the images of the named classes, and renumber their labels.
 
     Raises:
         UsageError: A named class does not exist.

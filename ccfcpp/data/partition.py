@@ -223,7 +223,7 @@ def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
 
 
 def check_clients(samples: int, clients: int, unit: str = "image") -> None:
-    """Raise ``UsageError`` if there are more clients than samples, which it calls ``unit``s."""
+    """Raise ``UsageError`` if there are more clients than samples, called ``unit`` in messages."""
     if clients > samples:
         raise UsageError(
             f"clients = {clients} is more than the {samples} {unit}s: give at most {samples} "

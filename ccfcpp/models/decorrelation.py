@@ -43,7 +43,7 @@ def subtract_mean(z: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        >>> subtract_mean(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
         tensor([[-1.,  0.],
                 [ 1.,  0.]])
     """

@@ -38,17 +38,17 @@ def draw_label_free_scores(gathered: Gathered[Measured]) -> list[DrawnFigure]:
     """
     if len({run.clusters for run, _ in gathered}) == 1:
         return []
-    known = {key for _, found in gathered for key in found}
+    known = {key for _, scores in gathered for key in scores}
     return [_by_number(gathered, key) for key in MEASURES if key in known]
 
 
 def _by_number(gathered: Gathered[Measured], key: str) -> DrawnFigure:
     title, span = MEASURES[key]
     values: dict[str, dict[int, list[float]]] = {}
-    for run, found in gathered:
-        if key in found:
+    for run, scores in gathered:
+        if key in scores:
             of_system = values.setdefault(run.title, {})
-            of_system.setdefault(run.clusters, []).append(found[key])
+            of_system.setdefault(run.clusters, []).append(scores[key])
     curves = {
         system: [(k, statistics.fmean(own)) for k, own in sorted(by_k.items())]
         for system, by_k in values.items()

@@ -17,7 +17,7 @@ _CAPTIONS = {
 
 
 def _draw(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
-    """Draw the share of correctly assigned images, by tenths of ``column``, such as confidence."""
+    """Draw the share of correctly assigned images by ten bins of ``column``, such as confidence."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None and not run.remote:

@@ -137,7 +137,7 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
         rows: dict[int, list[DrawnFigure]] = {}
         for number, entry in enumerate(entries):
             drawn, left_out = entry.draw_all(runs)
-            # The same figure of several runs has its own row.
+            # If there are several runs, their figures of one kind are in a row of their own.
             alone = len(runs) > 1 and isinstance(entry, Single)
             named = [_with_unique_name(figure, taken) for figure in drawn]
             rows.setdefault(number if alone else -1, []).extend(named)

@@ -51,7 +51,7 @@ def _render(drawn: DrawnFigure, format_name: str, dpi: float | None = None) -> b
         # Letters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         if drawn.figure.get_layout_engine():
-            # Once for all forms: it takes a third of the time of a figure.
+            # The layout is made once for both formats: it takes a third of a figure's time.
             drawn.figure.draw_without_rendering()
             mpl.rcParams["figure.constrained_layout.use"] = False
             drawn.figure.set_layout_engine(None)

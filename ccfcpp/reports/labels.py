@@ -47,7 +47,7 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
 
 
 def run_column(run: RecordedRun) -> Json:
-    """Return a row's first column, the run's label; without one, as for a single run, no column."""
+    """Return the column ``run`` with the run's label; empty without a label, as of a single run."""
     return {"run": run.label} if run.label else {}
 
 

@@ -71,7 +71,7 @@ farthest = partial(_draw, name="farthest")
 
 
 def _draw_names(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
-    """List samples without pictures, by their names."""
+    """Draw a list of each cluster's samples by their names, if they have no pictures."""
     lines = [(_row_name(run, cluster).replace("\n", ", "), "bold") for cluster in shown]
     members = [[(run.names[i], "normal") for i in index] for index in shown.values()]
     lines = [each for line, own in zip(lines, members, strict=True) for each in (line, *own)]

@@ -34,13 +34,13 @@ def scores_by_round(run: RecordedRun) -> Curves:
     single = sorted(key for key in logged if key.startswith("accuracy "))
     # The curves of many domains, or of many clients' own models, would hide each other.
     keys = [*_SCORES, *(single if len(single) < _MOST_CURVES else [])]
-    found = {_SCORES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged}
-    if not found:
+    curves = {_SCORES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged}
+    if not curves:
         labelled = run.setting is None or run.setting.classes
         raise CannotDrawError(
             "no round was scored" if labelled else "the images have no labels to score against"
         )
-    return found
+    return curves
 
 
 def ranks_by_round(run: RecordedRun) -> Curves:
@@ -55,10 +55,10 @@ def losses_by_round(run: RecordedRun) -> Curves:
     """Collect the metrics that each round's exchanges reported, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
-    found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
-    if not found:
+    curves = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
+    if not curves:
         raise CannotDrawError("no round reported a loss")
-    return found
+    return curves
 
 
 def _logged(run: RecordedRun, kind: str, key: str) -> Curve:
@@ -79,7 +79,7 @@ def traffic_by_round(run: RecordedRun) -> Curves:
 
 @dataclass(frozen=True)
 class ByRound:
-    """Drawer of curves by round: those of one run in one figure; of several runs, a figure each."""
+    """Callable that draws curves by round: one figure for a run, or one for a curve of several."""
 
     name: str
     title: str

@@ -75,7 +75,7 @@ class RecordedRun:
 
     @property
     def planned(self) -> int:
-        """Largest number of rounds; for a run by an earlier version the number that were run."""
+        """Planned number of rounds; for a run by an earlier version the number that were run."""
         return self.setting.planned if self.setting else len(self.log)
 
     @cached_property
@@ -208,7 +208,7 @@ class RecordedRun:
 
     @property
     def groups(self) -> int:
-        """Number of clusters that are known, or of predicted classes."""
+        """Number of clusters, or, if the run classifies images, of classes."""
         if not self.clusters_images:
             return len(self.class_names)
         return self.clusters if self.summary else int(self.labels.max()) + 1

@@ -58,9 +58,9 @@ def read_spectra(run: RecordedRun) -> Spectra:
 
 def local_spectra(run: RecordedRun) -> Spectra:
     """Read the spectra of a run whose local models were compared with the global one."""
-    found = read_spectra(run)
-    if found.local:
-        return found
+    spectra = read_spectra(run)
+    if spectra.local:
+        return spectra
     if run.summary is None:
         raise CannotDrawError("local models are compared after the last round, which was not run")
     raise CannotDrawError("clients send no models that could be compared")
@@ -70,16 +70,16 @@ def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw some runs' singular values in descending order, in one figure."""
     rows: list[Mapping[str, object]] = []
     with new_figure() as (figure, axes):
-        for number, (run, found) in enumerate(gathered):
-            local = found.local if len(gathered) == 1 else {}
+        for number, (run, spectra) in enumerate(gathered):
+            local = spectra.local if len(gathered) == 1 else {}
             for client, values in local.items():
                 axes.plot(*_curve(values), color=MUTED, linewidth=0.6, zorder=3)
                 rows += _rows(run, run.client_name(client), values)
             look = line_style(number) | {"marker": ""}
             name = "global model" if local else "representations"
             label = short(run.label, 32) or name
-            axes.plot(*_curve(found.of_all), linewidth=3.2 if local else 1.8, label=label, **look)
-            rows += _rows(run, name, found.of_all)
+            axes.plot(*_curve(spectra.of_all), linewidth=3.2 if local else 1.8, label=label, **look)
+            rows += _rows(run, name, spectra.of_all)
         if len(gathered) == 1 and local:
             axes.plot([], [], color=MUTED, linewidth=0.6, label=f"{len(local)} local models")
         axes.set(xlabel="dimension, by size", ylabel="singular value", yscale="log")
@@ -95,13 +95,15 @@ def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the effective rank of each global and local model as bars."""
     values = []
-    for run, found in gathered:
-        ranks = {client: effective_rank(values) for client, values in found.local.items()}
-        own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
+    for run, spectra in gathered:
+        ranks = {client: effective_rank(values) for client, values in spectra.local.items()}
+        own = {"global model" if ranks else "representations": effective_rank(spectra.of_all)}
         if len(gathered) > 1 and ranks:
             own["mean of local models"] = fmean(ranks.values())
         values.append((run, own, ranks))
-    dimensions = " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
+    dimensions = " or ".join(
+        str(d) for d in sorted({len(spectra.of_all) for _, spectra in gathered})
+    )
     caption = (
         "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
         f"number of dimensions in use, of {dimensions}."
@@ -113,8 +115,8 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the gap R, Eq. (1) of the TPAMI paper, of local models as bars."""
     values = []
-    for run, found in gathered:
-        gaps = {c: spectral_gap(values, found.of_all) for c, values in found.local.items()}
+    for run, spectra in gathered:
+        gaps = {c: spectral_gap(values, spectra.of_all) for c, values in spectra.local.items()}
         values.append((run, {"mean": fmean(gaps.values())}, gaps))
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "

@@ -82,20 +82,20 @@ def setting(run: RecordedRun) -> dict[str, str]:
 def results(run: RecordedRun) -> dict[str, str]:
     """Return scores and costs by their titles, from the summary or the last scored round."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
-    found: Json = run.summary or (scored[-1] if scored else {})
+    values: Json = run.summary or (scored[-1] if scored else {})
     up, down = traffic_titles(deployed=run.remote)
     costs = {
         up: bytes_in_words(sum(row["bytes_up"] for row in run.log)),
         down: bytes_in_words(sum(row["bytes_down"] for row in run.log)),
         "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
     }
-    over = scores_caveat(found)
+    over = scores_caveat(values)
     scores = {
-        title(key): f"{found[key]:.4g}{over * (key in _BY_LABELS)}"
+        title(key): f"{values[key]:.4g}{over * (key in _BY_LABELS)}"
         for key in _RESULTS
-        if found.get(key) is not None
+        if values.get(key) is not None
     }
-    return scores | evaluation_rows(found) | _scores_by_presence(found) | costs
+    return scores | evaluation_rows(values) | _scores_by_presence(values) | costs
 
 
 def _scores_by_presence(summary: Json) -> dict[str, str]:
@@ -118,14 +118,14 @@ def scored_by(run: RecordedRun) -> Table:
         return []
     tables = {name: run.tables.get(number) for number, name in run.clients.items()}
     tables["all together"] = sum_tables(run.tables)
-    found = {
+    scores = {
         name: {} if table is None or not table.sum() else _scores(run, table)
         for name, table in tables.items()
     }
-    columns = dict.fromkeys(column for own in found.values() for column in own)
+    columns = dict.fromkeys(column for own in scores.values() for column in own)
     return [
         {"labels of": name} | {column: own.get(column, _NONE) for column in columns}
-        for name, own in found.items()
+        for name, own in scores.items()
     ]
 
 
@@ -153,16 +153,16 @@ def differences_table(runs: Sequence[RecordedRun]) -> Table:
     ]
 
 
-def leakage_tables(found: Json) -> dict[str, Table]:
+def leakage_tables(leakage: Json) -> dict[str, Table]:
     """Tabulate the results of attacks on a run, by caption; empty if there were none.
 
     Raises:
         UsageError: Entries are missing or have other types.
     """
-    if not found:
+    if not leakage:
         return {}
     try:
-        membership = found["membership"]
+        membership = leakage["membership"]
         client = membership.get("client")
         whose = "training images" if client is None else f"images of client {client}"
         caption = (
@@ -180,7 +180,7 @@ def leakage_tables(found: Json) -> dict[str, Table]:
                 for name, row in membership["attacks"].items()
             ]
         }
-        if found["inversion"]:
+        if leakage["inversion"]:
             caption = "Leakage: averages of pixels that clients sent in the last round"
             tables[caption] = [
                 {
@@ -189,7 +189,7 @@ def leakage_tables(found: Json) -> dict[str, Table]:
                     "that are an image": f"{row['exact']:,}",
                     "median distance to the nearest image": f"{row['distance']:.1%} of its length",
                 }
-                for row in found["inversion"]
+                for row in leakage["inversion"]
             ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"leakage.json is damaged ({error}): run ccfcpp leakage again") from error
@@ -219,7 +219,7 @@ def environment(session: Json) -> dict[str, str]:
 
 
 def title(key: str) -> str:
-    """Return the readable name of a key."""
+    """Return a key's name for readers, such as ``degree of skew p`` for ``p``."""
     return _TITLES.get(key, key.replace("_", " "))
 
 

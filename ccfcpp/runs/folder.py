@@ -29,7 +29,7 @@ _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZi
 
 
 class RunFolder(RunPaths):
-    """The folder of a run, with the files that hold tensors."""
+    """A run's folder, with its log and the files of tensors: checkpoint, arrays and model."""
 
     def load_checkpoint(
         self, state_type: type[State], device: torch.device

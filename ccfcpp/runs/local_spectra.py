@@ -48,7 +48,7 @@ class LocalSpectra:
                 self.values[str(client)] = spectrum(representations).tolist()
 
     def arrays(self, global_values: Tensor) -> dict[str, Tensor]:
-        """Return the arrays for a run's folder.
+        """Return all spectra as arrays, to be saved in a run's folder.
 
         These are ``global`` of shape (dimensions,), the numbers ``client``, and in their order
         ``local`` of shape (clients, dimensions).

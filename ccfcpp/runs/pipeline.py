@@ -46,7 +46,7 @@ class Opening(Generic[M]):
     layers: Layers = ()
 
     def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
-        """Make the run, which checks everything else, and then create or reopen its folder."""
+        """Make the run by ``make``, which checks everything else; create or reopen its folder."""
         from ccfcpp.runs.folder import RunFolder
 
         run = make(self.config)
@@ -67,7 +67,7 @@ class Pipeline(Generic[M, R]):
         label: Returns a part of the name of a new run's folder.
         suited: Reads a user's own images and chooses settings that suit them; None for a data set
             with a preset.
-        guesses: Settings that may suit a user's own images, before they are read.
+        guesses: Returns the settings that may suit a user's own images, before they are read.
     """
 
     command: str

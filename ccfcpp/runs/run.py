@@ -158,7 +158,7 @@ class Run(ABC, Generic[A, E]):
                 history.taken = sorted(federation.taken)
                 log_round(report.line() | {"scores": scores})
                 observe(report, scores)
-                if federation.fault:  # The last checkpoint stays; the loop says why it ends.
+                if federation.fault:  # The last checkpoint stays; the loop raises the error.
                     continue
                 stopping = should_stop()
                 over = federation.is_over(state, report.round + 1)
@@ -252,7 +252,7 @@ class Run(ABC, Generic[A, E]):
 
     @property
     def initial_state(self) -> Any:
-        """The state before the first round."""
+        """The server's state before the first round."""
         return self.algorithm.initial_state(self.randomness)
 
     def _memories(self, folder: Path | None) -> ClientMemories:

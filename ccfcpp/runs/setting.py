@@ -33,7 +33,7 @@ class Setting:
         device: Device of the computation.
         randomness: The source of random numbers.
         availability: Which clients take part.
-        privacy: Settings of privacy.
+        privacy: Settings of secure sums and differential privacy.
     """
 
     config: RunConfig
@@ -44,7 +44,7 @@ class Setting:
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Read the setting from a configuration.
+        """Make the setting of a configuration, and check that this machine can run it.
 
         Raises:
             UsageError: This machine lacks a device, precision or package that it asks for.
@@ -84,7 +84,7 @@ class Safeguards:
     Attributes:
         attackers: The hostile clients, if any.
         defender: The server's defence, if any.
-        protection: Protection of privacy, if any.
+        protection: Secure sums or differential privacy, if any.
     """
 
     attackers: Attack | None = None

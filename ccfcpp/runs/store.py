@@ -97,7 +97,7 @@ class History:
 
 
 def _digest(samples: Tensor) -> str:
-    """Return a digest of the number of samples, their type and shape, and some of them."""
+    """Hash the dtype and shape of samples, and at most 64 of them, to 16 hexadecimal digits."""
     count = min(len(samples), _LOOKED_AT)
     places = torch.linspace(0, len(samples) - 1, count, dtype=torch.float64).round().long()
     some = samples[places.to(samples.device)].cpu().contiguous()

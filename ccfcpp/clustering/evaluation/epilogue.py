@@ -51,12 +51,13 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.payload import sum_updates
 
 _POINTS_AT_A_TIME = 4096
+AnyMessage = EvaluationMessage[Any]
 S = TypeVar("S", bound=ClusterSums)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class EvaluationClientWork(SummedWork[EvaluationMessage[Any], S], Generic[S]):
+class EvaluationClientWork(SummedWork[AnyMessage, S], Generic[S]):
     """Base class of the client side of the evaluation exchanges.
 
     Attributes:
@@ -66,17 +67,13 @@ class EvaluationClientWork(SummedWork[EvaluationMessage[Any], S], Generic[S]):
         context: Holds the bound on one image's contribution, and the fewest images in a sum.
     """
 
-    exchange: Exchange[EvaluationMessage[Any], S]
+    exchange: Exchange[AnyMessage, S]
     algorithm: ClusteringAlgorithm[Any]
     clusters: int
     context: ClientContext
 
     def local_sum(
-        self,
-        task: Task,
-        message: EvaluationMessage[Any],
-        clients: Sequence[Client],
-        randomness: Randomness,
+        self, task: Task, message: AnyMessage, clients: Sequence[Client], randomness: Randomness
     ) -> S:
         """Return the exchange's sums over some clients' images."""
         return sum_updates(
@@ -84,9 +81,7 @@ class EvaluationClientWork(SummedWork[EvaluationMessage[Any], S], Generic[S]):
         )
 
     @abstractmethod
-    def of_client(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
-    ) -> S:
+    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> S:
         """Return the exchange's sums over a client's images, assigned by the message's model."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
@@ -102,9 +97,7 @@ class EvaluationClientWork(SummedWork[EvaluationMessage[Any], S], Generic[S]):
 class MembersClientWork(EvaluationClientWork[ClusterSums]):
     """Client side of exchange ``members``: the sum and number of points of each cluster."""
 
-    def of_client(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
-    ) -> ClusterSums:
+    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
         """Return a client's sum and number of points for each cluster."""
         clusters = self.algorithm.assign_by_model(message.model, client)
         return self._sums(self._points(message.model, client), clusters, self.clusters)
@@ -113,9 +106,7 @@ class MembersClientWork(EvaluationClientWork[ClusterSums]):
 class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
     """Client side of exchange ``spreads``: sums of distances, silhouettes and outer products."""
 
-    def of_client(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
-    ) -> SpreadSums:
+    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> SpreadSums:
         """Return a client's sums; those over too few points are 0."""
         members = _required(message.members)
         points, k, least = self._points(message.model, client), self.clusters, self.context.least
@@ -145,16 +136,14 @@ class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
 class CellsClientWork(EvaluationClientWork[ClusterSums]):
     """Client side of exchange ``cells``: sums of points by nearest cell of their half."""
 
-    def of_client(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
-    ) -> ClusterSums:
+    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
         """Return a client's sum and number of points for each cell of both codebooks."""
         points, half, centres = self._by_halves(message, client, randomness)
         cells = half * centres.shape[1] + assign_within_half(points, half, centres)
         return self._sums(points, cells, centres.shape[:2].numel())
 
     def _by_halves(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
+        self, message: AnyMessage, client: Client, randomness: Randomness
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return a client's points, the half of each (0 or 1), and the centres of both halves.
 
@@ -171,9 +160,7 @@ class CellsClientWork(EvaluationClientWork[ClusterSums]):
 class HalvesClientWork(CellsClientWork):
     """Client side of exchange ``halves``: contingency tables of both halves' clusterings."""
 
-    def of_client(
-        self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
-    ) -> ClusterSums:
+    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
         """Return a client's contingency tables: clusters by the own and by the other half."""
         points, half, centres = self._by_halves(message, client, randomness)
         halves, k, _ = centres.shape

@@ -68,10 +68,8 @@ def kmeans(
     if len(points) <= k:
         return single_point_clusters(points, weights)
     if points.is_cuda:
-        (clustering,) = _kmeans_on_device(
-            [points], [weights], k, [seed], restarts, iterations, init
-        )
-        return clustering
+        (result,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, init)
+        return result
     # Imported here, since the import is slow and many runs do not need it.
     import faiss
 
@@ -123,9 +121,7 @@ def _kmeans_on_device(
 
     ``init``, of shape (k, dimensions), is only for a single set.
     """
-    clusterings = [
-        single_point_clusters(own, weight) for own, weight in zip(points, weights, strict=True)
-    ]
+    clusterings = [single_point_clusters(p, w) for p, w in zip(points, weights, strict=True)]
     large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
     while large:
         # Batches are of sets with similar lengths, as many as fit into memory.

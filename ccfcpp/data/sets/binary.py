@@ -15,7 +15,7 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class BinarySet(Packed):
-    """A data set published as an archive of a few binary files.
+    """Data set published as an archive of a few binary files.
 
     Attributes:
         original: The name of torchvision's class of the data set.

@@ -285,7 +285,7 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
 
 @dataclass(frozen=True)
 class PoissonSampling(Availability):
-    """Poisson sampling: each client is invited independently, with ``sample_fraction``.
+    """Poisson sampling: invite each client with probability ``sample_fraction``.
 
     The accountant assumes this sampling. The invited clients must stay secret.
 

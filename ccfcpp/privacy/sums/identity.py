@@ -74,7 +74,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Safeguard:
-    """What protects a client of secure sums from a dishonest server.
+    """Settings and records that protect a client of secure sums from a dishonest server.
 
     Attributes:
         identity: Signs its keys, and checks the signatures of others.

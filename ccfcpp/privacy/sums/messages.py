@@ -40,7 +40,7 @@ _MOST_CLIENTS = 10**5
 
 @dataclass(frozen=True)
 class ClientRows:
-    """A row of bytes for each of some clients.
+    """Rows of bytes of equal length, one for each client.
 
     Attributes:
         clients: Their numbers, int32 of shape (clients,).

@@ -268,7 +268,7 @@ class Participant:
 
     @property
     def shown(self) -> Before:
-        """Record of the sum, for after the client has revealed shares."""
+        """Record of this sum, to be stored once the client has revealed shares."""
         return Before(self._asked, self.holders, self._included)
 
     @property
