@@ -46,6 +46,7 @@ _SHORT = {
     "fed-fcm": ["--set", "means.rounds=3"],
     "fed-em": ["--set", "mixture.rounds=3", "--set", "mixture.covariance=diag"],
     "fed-scan": ["--set", "scan.steps=30"],
+    "fed-emp": ["--set", "crops.steps=8", "--set", "crops.steps_per_round=4"],
 }
 _VARIANTS = {
     # They cover every kind of exchange, absent clients, and cohorts of several sizes.

@@ -65,4 +65,4 @@ def classification_run(
         return classification_run(config, data, tested=tested, number=number)
 
     evaluator = ClassificationEvaluator(config, algorithm, held, clients, test)
-    return LocalRun(setting, algorithm, held, clients, evaluator, None, connected, remake)
+    return LocalRun(setting, algorithm, held, clients, evaluator, None, connected, remake, number)

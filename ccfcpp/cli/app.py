@@ -4,7 +4,10 @@ Modules that a command needs are imported when it runs, so that help and version
 """
 
 import io
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -28,10 +31,12 @@ from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
 from ccfcpp.cli.setting_options import command_class
 from ccfcpp.cli.status import status, stop
-from ccfcpp.cli.terminal import INTERRUPTED
+from ccfcpp.cli.terminal import INTERRUPTED, prepare
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.launch import process_count, rank
 from ccfcpp.core.version import VERSION
+from ccfcpp.runs.signals import handled_by
 
 _EXAMPLES = """Examples:
 
@@ -68,7 +73,7 @@ def main() -> None:
     try:
         command = typer.main.get_command(app)
         _hide_types_of_switches(command)
-        code = command(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = _in_first_process(lambda: command(sys.argv[1:] or ["--help"], standalone_mode=False))
     except UsageError as error:
         fail(error)
         code = _USAGE_ERROR
@@ -76,8 +81,11 @@ def main() -> None:
         fail(error.format_message())  # type: ignore[attr-defined] # click's, wherever it lies
         code = _USAGE_ERROR
     except (FederationError, OSError) as error:
-        fail(error)
-        code = _FAILURE
+        # Another process than the first does not repeat what the one that has failed says.
+        is_told = rank() > 0 and type(error).__name__ == "EndedProcessError"
+        code = 0 if is_told else _FAILURE
+        if not is_told:
+            fail(error)
     except RuntimeError as error:
         # PyTorch's, which is not imported for a name.
         if type(error).__name__ != "OutOfMemoryError":
@@ -87,6 +95,20 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _in_first_process(command: Callable[[], Any]) -> Any:
+    """Run a command in the first of the processes that ``torchrun`` has started; others follow."""
+    if process_count() == 1:
+        return command()
+    from ccfcpp.engine.distributed import run_in_first
+    from ccfcpp.runs.run import make_follower
+    from ccfcpp.studies.study import remake_run
+
+    prepare()
+    # The first process decides when to stop, and its end is the end of the others.
+    with handled_by(signal.SIG_IGN) if rank() else nullcontext():
+        return run_in_first(command, make_follower(remake_run))
 
 
 def _hide_types_of_switches(command: Any) -> None:

@@ -20,6 +20,7 @@ from rich.text import Text
 from ccfcpp.clustering.evaluation.summary_text import missing_clusters_warning, scores_caveat
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.launch import process_count
 from ccfcpp.core.progress import report_progress_to, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
@@ -176,7 +177,8 @@ def run_to_end(
     console = progress_console()
     if title is not None:
         console.print(title)
-    samples = sum(member.samples for member in experiment.members)
+    # Of other processes' clients, which have as many, this one does not know how far they are.
+    samples = sum(member.samples for member in experiment.members) // process_count()
     hint = shortening_hint(experiment, folder.checkpoint.exists())
     names = {member.id: member.name for member in experiment.members}
     rounds = experiment.algorithm.rounds

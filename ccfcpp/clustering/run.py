@@ -82,6 +82,7 @@ def clustering_run(
             None if noisy else ClusteringEpilogue(algorithm, clusters),
             connected,
             partial(clustering_run, config, kept),
+            number,
         )
         if config.method not in METHODS.own():
             _check_system(run)

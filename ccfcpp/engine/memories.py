@@ -1,7 +1,7 @@
 """Local states (*memories*) of idle clients: in RAM up to a budget, beyond it in files."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -37,7 +37,7 @@ class ClientMemories:
     """
 
     def __init__(self, device: torch.device, budget: int, folder: Path | None = None) -> None:
-        self._device = device
+        self.device = device
         self._budget = budget
         self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -63,7 +63,7 @@ class ClientMemories:
                 f"the memory of client {client} cannot be read from {path} ({error}): start again "
                 "with another --out"
             ) from error
-        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
         """Store a client's memory under a new version, such as ``12.0`` (round, exchange)."""
@@ -87,8 +87,12 @@ class ClientMemories:
             make_names_durable(self._place())
         return dict(self._files)
 
-    def restore(self, files: Mapping[int, str]) -> None:
+    def restore(self, files: Mapping[int, str], named: Iterable[str] = ()) -> None:
         """Load the memories that a checkpoint names, and delete all other files.
+
+        Args:
+            files: Names of files by the client's number.
+            named: Names of further files to keep, of clients in other processes.
 
         Raises:
             UsageError: One of the files is missing.
@@ -100,15 +104,15 @@ class ClientMemories:
                     "again with another --out"
                 )
         self._held, self._versions, self._bytes, self._files = {}, {}, 0, dict(files)
-        self.settle()
+        self.settle(named)
 
-    def settle(self) -> None:
-        """Delete older files, once a checkpoint names those that ``save`` returned."""
-        self._of_checkpoint = set(self._files.values())
+    def settle(self, named: Iterable[str] = ()) -> None:
+        """Delete older files, once a checkpoint has the names that ``save`` returned."""
+        self._of_checkpoint = {*self._files.values(), *named}
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):
                 if path.name not in self._of_checkpoint:
-                    path.unlink()
+                    path.unlink(missing_ok=True)  # by another process
 
     def _write(self, client: int, memory: Memory, version: str) -> None:
         name = f"client-{client}-version-{version}.safetensors"

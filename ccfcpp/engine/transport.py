@@ -8,11 +8,11 @@ from typing import Protocol
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member, Memory, sort_by_size
-from ccfcpp.engine.exchange import ClientSide, Task, cohort_without_sums
+from ccfcpp.engine.exchange import AnyExchange, ClientSide, Task, cohort_without_sums
 from ccfcpp.engine.memories import ClientMemories
 
 
-def _nothing() -> None:
+def do_nothing() -> None:
     """Do nothing: the ``accept`` of a reply that does not change the client's local state."""
 
 
@@ -35,7 +35,7 @@ class Reply:
 
     client: int
     update: object
-    accept: Callable[[], None] = _nothing
+    accept: Callable[[], None] = do_nothing
     others: tuple[int, ...] = ()
     made_of: tuple["Reply", ...] = ()
     noised: bool = False
@@ -104,6 +104,11 @@ class InProcess:
         self.restore = memories.restore
         self.settle = memories.settle
 
+    def sends_one_sum(self, exchange: AnyExchange) -> bool:
+        """Return whether clients send one update for all of them in an exchange."""
+        remembers = self.varies and exchange.remembers_parts
+        return exchange.is_sum and self.merges and not remembers
+
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Run one cohort of clients after another, and yield their replies."""
         work = self.side.works[task.exchange]
@@ -112,8 +117,7 @@ class InProcess:
         if true != [*members]:
             # Attackers report other sizes to the server; a cohort goes by the true ones.
             true = sort_by_size(true)
-        remembers = self.varies and work.exchange.remembers_parts
-        merges = work.exchange.is_sum and self.merges and not remembers
+        merges = self.sends_one_sum(work.exchange)
         most = work.cohort if merges else cohort_without_sums(work)
         for first in range(0, len(true), most):
             cohort = [self.clients[m.id] for m in true[first : first + most]]
@@ -138,7 +142,7 @@ class InProcess:
                 for client in together:
                     client.memory = {}
                 first_of, *others = (client.id for client in together)
-                keep = partial(self._keep, changed, task) if changed else _nothing
+                keep = partial(self._keep, changed, task) if changed else do_nothing
                 yield Reply(first_of, update, keep, tuple(others))
             del before, answers, total, together, update, changed, keep
 

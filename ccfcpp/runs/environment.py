@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.launch import process_count
 from ccfcpp.core.version import VERSION
 from ccfcpp.data.registry import root_folder
 
@@ -106,6 +107,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
         "faiss": _faiss_version(),
         "platform": platform.platform(),
         "processor": _processor_name(),
+        "processes": process_count(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "data_root": str(root_folder(None).absolute()),

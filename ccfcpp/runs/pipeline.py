@@ -191,9 +191,18 @@ class Pipeline(Generic[M, R]):
             >>> summary["method"], summary["clusters"]
             ('k-fed', 10)
         """
-        place = None if out is None else Path(out)
-        _, run, folder = self.start(self.open([unflatten(settings or {})], place, resume))
-        return run.run(folder)
+        from ccfcpp.engine.distributed import run_in_first
+        from ccfcpp.runs.run import make_follower
+
+        def lead() -> Summary:
+            place = None if out is None else Path(out)
+            _, run, folder = self.start(self.open([unflatten(settings or {})], place, resume))
+            return run.run(folder)
+
+        def remake_run(run: Tree) -> R:
+            return self.make(validate(self.kind, run["config"]), None)
+
+        return run_in_first(lead, make_follower(remake_run))
 
 
 AnyPipeline = Pipeline[Any, Any]

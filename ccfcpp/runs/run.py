@@ -9,14 +9,23 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.launch import process_count, rank
 from ccfcpp.core.profiling import section
 from ccfcpp.core.tables import Rows
 from ccfcpp.data.images import Samples
 from ccfcpp.engine.algorithm import Algorithm, ClientContext, Epilogue
 from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.distributed import (
+    Distributed,
+    Follow,
+    SharedMemories,
+    current_processes,
+    share_out,
+)
 from ccfcpp.engine.exchange import ClientSide
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.engine.processes import Facts
 from ccfcpp.engine.stages import Stage
 from ccfcpp.engine.transport import InProcess, Transport
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
@@ -286,6 +295,7 @@ class LocalRun(Run[A, E]):
         epilogue: Exchanges after the last round, if any.
         connected: Numbers of the connected clients, ascending.
         remake: Makes the run with the clients connected in a round.
+        number: The round whose connected clients these are; None: the last round.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -301,10 +311,11 @@ class LocalRun(Run[A, E]):
         epilogue: Epilogue | None,
         connected: Sequence[int],
         remake: Callable[[int], "LocalRun[A, E]"],
+        number: int | None = None,
     ) -> None:
         self.data: Samples = held.data
         self.parts, self.names, self.clients = held.parts, held.names, clients
-        self.connected, self._remake = list(connected), remake
+        self.connected, self._remake, self._number = list(connected), remake, number
         self.absent = sorted(set(range(len(held.parts))) - set(connected))
         privacy, together = setting.privacy, setting.availability.invited(len(clients))
         self._context = ClientContext.of(
@@ -352,8 +363,30 @@ class LocalRun(Run[A, E]):
 
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
-    ) -> InProcess:
-        """Return the transport to the clients in this process, with protection and attacks."""
+    ) -> Transport:
+        """Return the transport to the clients, in this process and in those that it leads."""
+        if not isinstance(memories, SharedMemories):
+            return self._in_process(self.clients, memories)
+        mine = [client for client in self.clients if memories.owners[client.id] == 0]
+        config = self.config.model_dump(mode="json")
+        run = {"config": config, "kind": type(self.config).__name__, "number": self._number}
+        own = self._in_process(mine, memories)
+        return Distributed(own, [client.member for client in self.clients], memories, run)
+
+    def share(self, place: int, count: int, folder: Path | None) -> InProcess:
+        """Return the clients of one of several processes, which is not the first."""
+        owners = share_out((client.member for client in self.clients), count)
+        mine = [client for client in self.clients if owners[client.id] == place]
+        return self._in_process(mine, super()._memories(folder))
+
+    def _memories(self, folder: Path | None) -> ClientMemories:
+        if (led := current_processes()) is None:
+            return super()._memories(folder)
+        members = [client.member for client in self.clients]
+        return SharedMemories(self.device, memory_budget(self.device), folder, led, members)
+
+    def _in_process(self, clients: Sequence[Client], memories: ClientMemories) -> InProcess:
+        """Return some clients, with protection and attacks around their work."""
         works, cohort = self.client_side.works, self.client_side.cohort
         if self.attackers is not None:
             works = self.attackers.works(works)
@@ -363,7 +396,7 @@ class LocalRun(Run[A, E]):
         if self.protection is not None:
             works, merges = self.protection.works(works), merges and self.protection.merges
         side, varies = ClientSide(works, cohort), self.availability.varies
-        return InProcess(self.clients, side, memories, self.randomness, merges, varies)
+        return InProcess(clients, side, memories, self.randomness, merges, varies)
 
     def train(self, verbose: bool = False) -> tuple[Any, int]:
         """Run all rounds in memory, and return the last state and the number of rounds.
@@ -384,6 +417,23 @@ class LocalRun(Run[A, E]):
                 loss = "" if own is None else f"loss {own:+.4f}, "
                 print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
+
+
+def make_follower(make: Callable[[Facts], "AnyLocalRun"]) -> Follow:
+    """Return a function that makes the clients of a process that is not the first.
+
+    Args:
+        make: Makes a run, of a mapping with the run's ``config``, its ``kind`` (the name of the
+            configuration's class), and the ``number`` of a round.
+    """
+
+    def follow(facts: Facts) -> InProcess:
+        run, number = make(facts["run"]), facts["run"]["number"]
+        folder = None if facts["memories"] is None else Path(facts["memories"])
+        present = None if number is None else run.for_round(number)
+        return (present or run).share(rank(), process_count(), folder)
+
+    return follow
 
 
 AnyRun = Run[Any, Any]

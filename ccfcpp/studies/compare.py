@@ -68,16 +68,22 @@ def compare(
         >>> [row["method"] for row in study["table"]]
         ['k-fed', 'ffcm-avg']
     """
+    from ccfcpp.engine.distributed import run_in_first
+    from ccfcpp.runs.run import make_follower
     from ccfcpp.studies.parallel import run_in_processes
+    from ccfcpp.studies.study import remake_run
 
-    layers, place = [unflatten(settings or {})], None if out is None else Path(out)
-    study = open_comparison(layers, seeds, place, resume, baseline, say=warnings.warn)
-    if jobs == 1:
-        study.run(lambda title, run, folder: run.run(folder))
-    else:
-        run_in_processes(study, jobs, lambda: None, lambda: False)
-    comparison = write_tables(study)
-    return {"out": str(study.path), "table": comparison.rows, "costs": comparison.costs()}
+    def lead() -> Json:
+        layers, place = [unflatten(settings or {})], None if out is None else Path(out)
+        study = open_comparison(layers, seeds, place, resume, baseline, say=warnings.warn)
+        if jobs == 1:
+            study.run(lambda title, run, folder: run.run(folder))
+        else:
+            run_in_processes(study, jobs, lambda: None, lambda: False)
+        comparison = write_tables(study)
+        return {"out": str(study.path), "table": comparison.rows, "costs": comparison.costs()}
+
+    return run_in_first(lead, make_follower(remake_run))
 
 
 def open_comparison(

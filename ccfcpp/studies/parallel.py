@@ -14,6 +14,7 @@ from types import FrameType
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
+from ccfcpp.core.launch import process_count
 from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.paths import C
@@ -52,6 +53,16 @@ def run_in_processes(
         StoppedError: ``should_stop`` returned true.
         FederationError: Some runs failed (the message names them); all others are finished.
     """
+    if process_count() > 1:
+        if jobs > 1:
+            raise UsageError(
+                f"--jobs {jobs} is refused under torchrun, whose processes share each run: leave "
+                "one of them out"
+            )
+        study.run(
+            lambda _, run, folder: run.run(folder, should_stop=should_stop), look, should_stop
+        )
+        return
     unfinished = [planned for planned in study.runs if not study.is_finished(planned)]
     if not unfinished:
         look()

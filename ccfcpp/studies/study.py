@@ -16,10 +16,10 @@ from ccfcpp.runs.paths import C, Json, RunPaths
 from ccfcpp.studies.grids import Axes, PlannedRun, StudySpec
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.run import AnyRun
+    from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
 
-def make_run(config: RunConfig) -> "AnyRun":
+def make_run(config: RunConfig) -> "AnyLocalRun":
     """Construct the run of a configuration: clustering or classification, by its type."""
     # Imported here, so that planning or showing a study does not import torch.
     from ccfcpp.clustering.config import ClusterConfig
@@ -33,6 +33,15 @@ def make_run(config: RunConfig) -> "AnyRun":
 
     assert isinstance(config, ClassifyConfig)
     return classification_run(config)
+
+
+def remake_run(run: Tree) -> "AnyLocalRun":
+    """Make the run that the first of several processes has begun; see ``make_follower``."""
+    from ccfcpp.clustering.config import ClusterConfig
+    from supervised.config import ClassifyConfig
+
+    kind = ClassifyConfig if run["kind"] == "ClassifyConfig" else ClusterConfig
+    return make_run(validate(kind, run["config"]))
 
 
 class Study(Generic[C]):

@@ -1,0 +1,333 @@
+"""One run in several processes: each has a share of the clients, and the first is the server, too.
+
+The first process runs the server's half of every exchange, and the work of its own clients; the
+others do the work of theirs, as its messages ask for it. Updates that add up are summed in each
+process, and over all of them by one collective. Others are sent one by one, and reach the server in
+the order that they have in one process.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.launch import process_count
+from ccfcpp.core.profiling import section
+from ccfcpp.engine.client import Member, Memory, sort_by_size
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    RefusedUpdateError,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.processes import EndedProcessError, Facts, Packet, Processes, processes
+from ccfcpp.engine.transport import InProcess, Reply
+
+T = TypeVar("T")
+Follow = Callable[[Facts], InProcess]
+"""Makes the clients of a process that is not the first, when a run begins."""
+
+
+def share_out(members: Iterable[Member], processes: int) -> dict[int, int]:
+    """Assign each client to a process, so that all processes have about as many samples.
+
+    Returns:
+        The number of a process by the number of a client.
+
+    Example:
+        >>> sizes = {0: 10, 1: 40, 2: 20}
+        >>> share_out([Member(n, f"client {n}", size) for n, size in sizes.items()], 2)
+        {1: 0, 2: 1, 0: 1}
+    """
+    loads, owners = [0] * processes, dict[int, int]()
+    for member in sort_by_size(members):
+        least = loads.index(min(loads))
+        loads[least] += max(1, member.samples)
+        owners[member.id] = least
+    return owners
+
+
+_led: ContextVar[Processes | None] = ContextVar("led", default=None)
+
+
+def current_processes() -> Processes | None:
+    """Return the processes that this one leads; None if there is only one.
+
+    Raises:
+        UsageError: There are others, which do not follow.
+    """
+    if (led := _led.get()) is None and process_count() > 1:
+        raise UsageError(
+            "torchrun has started several processes, and this needs one: use ccfcpp.run or a "
+            "command, or leave torchrun out"
+        )
+    return led
+
+
+def run_in_first(lead: Callable[[], T], follow: Follow) -> T:
+    """Call a function in the first process, while the others do the work of their clients.
+
+    In a single process it is the function alone.
+
+    Args:
+        lead: Runs something, and returns values that JSON can hold.
+        follow: Makes the clients of another process.
+
+    Returns:
+        What ``lead`` returns, in all processes.
+
+    Raises:
+        EndedProcessError: This process is not the first, in which the function has failed.
+    """
+    if process_count() == 1 or _led.get() is not None:
+        return lead()
+    every = processes()
+    if every.rank > 0:
+        result: T = _Follower(every, follow).run_commands()
+        return result
+    token = _led.set(every)
+    try:
+        result = lead()
+    except Exception:
+        if every.waits:
+            every.broadcast(Packet({"do": "fail"}))
+        raise
+    finally:
+        _led.reset(token)
+    every.broadcast(Packet({"do": "return", "result": result}))
+    return result
+
+
+class SharedMemories(ClientMemories):
+    """The memories of all clients, as the first process sees them; most lie in other processes."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        budget: int,
+        folder: Path | None,
+        every: Processes,
+        members: Iterable[Member],
+    ) -> None:
+        super().__init__(device, budget, folder)
+        self.every, self.folder = every, folder
+        self.owners = share_out(members, every.count)
+        self.accepted: list[int] = []
+        self._names: set[str] = set()
+
+    def command(
+        self, do: str, tensors: Mapping[str, Tensor] | None = None, **facts: object
+    ) -> None:
+        """Tell the other processes to do something, and which clients' updates were accepted."""
+        accepted, self.accepted = self.accepted, []
+        self.every.broadcast(Packet({"do": do, "accepted": accepted, **facts}, tensors or {}))
+
+    def take(self, client: int) -> Memory:
+        """Return a client's memory, wherever it lies."""
+        owner = self.owners[client]
+        if owner == 0:
+            return super().take(client)
+        self.command("memory", client=client)
+        found = self.every.receive(owner).tensors
+        return {name: tensor.to(self.device) for name, tensor in found.items()}
+
+    def save(self) -> dict[int, str]:
+        """Write all memories to files that survive a crash; return their names for a checkpoint."""
+        self.command("save")
+        files = super().save()
+        for other in range(1, self.every.count):
+            files |= _numbered(self.every.receive(other).facts)
+        self._names = set(files.values())
+        return files
+
+    def restore(self, files: Mapping[int, str], named: Iterable[str] = ()) -> None:
+        """Load the memories that a checkpoint names, each in the process of its client."""
+        self._names = {*files.values(), *named}
+        self.command("restore", files=files)
+        super().restore({n: f for n, f in files.items() if self.owners.get(n) == 0}, self._names)
+
+    def settle(self, named: Iterable[str] = ()) -> None:
+        """Delete older files, once a checkpoint has the names that ``save`` returned."""
+        self.command("settle", names=sorted(self._names.union(named)))
+        super().settle(self._names.union(named))
+
+
+def _numbered(files: Mapping[str, Any]) -> dict[int, str]:
+    """Return names of files by number, after JSON has made the numbers strings."""
+    return {int(number): name for number, name in files.items()}
+
+
+class Distributed:
+    """The transport from the first process to all clients.
+
+    Args:
+        own: The clients of this process.
+        members: All clients.
+        memories: The memories of all clients.
+        run: What the other processes need to make theirs.
+    """
+
+    def __init__(
+        self, own: InProcess, members: Iterable[Member], memories: SharedMemories, run: Facts
+    ) -> None:
+        self.own, self.memories, self.every = own, memories, memories.every
+        self.members = {member.id: member for member in members}
+        self.save, self.restore, self.settle = memories.save, memories.restore, memories.settle
+        folder = None if memories.folder is None else str(memories.folder)
+        memories.command("begin", run=run, memories=folder)
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        """Send a task to all processes, and yield replies in the order of a single process."""
+        work = self.own.side.works[task.exchange]
+        # Attackers report other sizes to the server; the order goes by the true ones.
+        order = sort_by_size(self.members[member.id] for member in members)
+        places = [self.memories.owners[member.id] for member in order]
+        is_sum = isinstance(work, SummedWork) and self.own.sends_one_sum(work.exchange)
+        pools = is_sum and len({*places}) == self.every.count
+        asked = {"task": vars(task), "members": [member.id for member in order], "pools": pools}
+        with section("processes: message"):
+            self.memories.command("work", pack(message), **asked)
+        self.every.waits = False
+        mine = [member for member, place in zip(order, places, strict=True) if place == 0]
+        replies = self.own.deliver(task, message, mine)
+        if pools:
+            yield self._reduce(next(replies), order)
+        else:
+            left = {member.id: place for member, place in zip(order, places, strict=True)}
+            yield from self._collect_in_order(replies, work, left)
+
+    def _reduce(self, own: Reply, order: Sequence[Member]) -> Reply:
+        """Add the sums of all processes to one reply for all clients."""
+        with section("processes: sums"):
+            total = unpack(type(own.update), self.every.sum_in_first(pack(own.update)))
+        self.every.waits = True
+        first, *others = (member.id for member in order)
+
+        def accept() -> None:
+            own.accept()
+            self.memories.accepted += first, *others
+
+        return Reply(first, total, accept, tuple(others))
+
+    def _collect_in_order(
+        self, replies: Iterator[Reply], work: AnyClientWork, left: dict[int, int]
+    ) -> Iterator[Reply]:
+        """Yield each reply at its place; ``left`` has the process of each client."""
+        while left:
+            place = next(iter(left.values()))
+            reply = next(replies) if place == 0 else self._receive(place, work)
+            self._remove(reply, left)
+            try:
+                yield reply
+            except GeneratorExit:
+                # Nobody wants the rest, which is on its way.
+                while other := next(filter(None, left.values()), 0):
+                    self._remove(self._receive(other, work), left)
+                raise
+
+    def _remove(self, reply: Reply, left: dict[int, int]) -> None:
+        """Remove the clients of a reply from those that are awaited."""
+        for client in reply.clients:
+            del left[client]
+        self.every.waits = not any(left.values())
+
+    def _receive(self, place: int, work: AnyClientWork) -> Reply:
+        with section("processes: updates"):
+            packet = self.every.receive(place)
+        clients = packet.facts["clients"]
+        if packet.facts["why"] is not None:
+            return Reply(
+                clients[0], RefusedUpdateError(packet.facts["why"]), others=tuple(clients[1:])
+            )
+        update = _unpacked(work.exchange.update, packet, self.memories.device)
+
+        def accept() -> None:
+            self.memories.accepted += clients
+
+        return Reply(clients[0], update, accept, tuple(clients[1:]))
+
+
+def _unpacked(kind: type[Any], packet: Packet, device: torch.device) -> Any:
+    return unpack(kind, {name: tensor.to(device) for name, tensor in packet.tensors.items()})
+
+
+class _Follower:
+    """A process that is not the first, and does what the first one tells it."""
+
+    def __init__(self, every: Processes, follow: Follow) -> None:
+        self.every, self.follow = every, follow
+        self.transport: InProcess | None = None
+        self.unaccepted: list[Reply] = []
+
+    def run_commands(self) -> Any:
+        """Do what comes until the first process has its result, and return that.
+
+        Raises:
+            EndedProcessError: The first process has failed.
+        """
+        while (packet := self.every.broadcast()).facts["do"] not in ("return", "fail"):
+            self._execute(packet)
+        if packet.facts["do"] == "fail":
+            raise EndedProcessError("the first process of the run has failed")
+        return packet.facts["result"]
+
+    def _execute(self, packet: Packet) -> None:
+        facts = packet.facts
+        for reply in self.unaccepted:
+            if reply.client in facts["accepted"]:
+                reply.accept()
+        self.unaccepted.clear()
+        if facts["do"] == "begin":
+            self.transport = None  # What it holds is free before others' data are read.
+            self.transport = self.follow(facts)
+        elif facts["do"] == "work":
+            self._work(packet)
+        else:
+            self._handle_memories(facts)
+
+    @property
+    def _clients(self) -> InProcess:
+        if self.transport is None:
+            raise FederationError("work has come before a run has begun")
+        return self.transport
+
+    def _work(self, packet: Packet) -> None:
+        """Do a task, and send the updates to the first process."""
+        here, facts = self._clients, packet.facts
+        task = Task(**facts["task"])
+        message = _unpacked(
+            here.side.works[task.exchange].exchange.message, packet, here.memories.device
+        )
+        members = [here.clients[n].member for n in facts["members"] if n in here.clients]
+        for reply in here.deliver(task, message, members):
+            update, why = reply.update, None
+            self.unaccepted.append(Reply(reply.client, None, reply.accept))
+            if facts["pools"]:
+                self.every.sum_in_first(pack(update))
+                continue
+            if isinstance(update, RefusedUpdateError):
+                why = str(update)
+            told = {"clients": reply.clients, "why": why}
+            self.every.send(Packet(told, {} if why is not None else pack(update)))
+
+    def _handle_memories(self, facts: Facts) -> None:
+        """Read, save, restore or delete memories of this process's clients."""
+        here = self._clients
+        memories = here.memories
+        if facts["do"] == "memory":
+            if facts["client"] in here.clients:
+                self.every.send(Packet({}, memories.take(facts["client"])))
+        elif facts["do"] == "save":
+            self.every.send(Packet(memories.save()))
+        elif facts["do"] == "restore":
+            files = _numbered(facts["files"])
+            own = {number: name for number, name in files.items() if number in here.clients}
+            memories.restore(own, files.values())
+        else:
+            memories.settle(facts["names"])
