@@ -34,7 +34,7 @@ from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED, prepare
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.core.errors import FederationError, UsageError
-from ccfcpp.core.launch import process_count, rank
+from ccfcpp.core.torchrun import process_count, rank
 from ccfcpp.core.version import VERSION
 from ccfcpp.runs.signals import handled_by
 

@@ -20,8 +20,8 @@ from rich.text import Text
 from ccfcpp.clustering.evaluation.summary_text import missing_clusters_warning, scores_caveat
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.launch import process_count
 from ccfcpp.core.progress import report_progress_to, watch_embedding
+from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import FederationError, UsageError
-from ccfcpp.core.launch import process_count
 from ccfcpp.core.profiling import section
+from ccfcpp.core.torchrun import process_count
 from ccfcpp.engine.client import Member, Memory, sort_by_size
 from ccfcpp.engine.exchange import (
     AnyClientWork,

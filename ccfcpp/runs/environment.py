@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.launch import process_count
+from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.version import VERSION
 from ccfcpp.data.registry import root_folder
 

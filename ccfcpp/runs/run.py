@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.launch import process_count, rank
 from ccfcpp.core.profiling import section
 from ccfcpp.core.tables import Rows
+from ccfcpp.core.torchrun import process_count, rank
 from ccfcpp.data.images import Samples
 from ccfcpp.engine.algorithm import Algorithm, ClientContext, Epilogue
 from ccfcpp.engine.client import Client, Member

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
-from ccfcpp.core.launch import process_count
+from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.paths import C
