@@ -8,6 +8,7 @@ the order that they have in one process.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,15 +119,19 @@ class SharedMemories(ClientMemories):
         super().__init__(device, budget, folder)
         self.every, self.folder = every, folder
         self.owners = share_out(members, every.count)
-        self.accepted: list[int] = []
+        self._accepted: list[int] = []
         self._names: set[str] = set()
 
     def command(
         self, do: str, tensors: Mapping[str, Tensor] | None = None, **facts: object
     ) -> None:
         """Tell the other processes to do something, and which clients' updates were accepted."""
-        accepted, self.accepted = self.accepted, []
+        accepted, self._accepted = self._accepted, []
         self.every.broadcast(Packet({"do": do, "accepted": accepted, **facts}, tensors or {}))
+
+    def accept(self, clients: Iterable[int]) -> None:
+        """Note that updates were accepted, of which the next command tells the other processes."""
+        self._accepted += clients
 
     def take(self, client: int) -> Memory:
         """Return a client's memory, wherever it lies."""
@@ -207,11 +212,11 @@ class Distributed:
         with section("processes: sums"):
             total = unpack(type(own.update), self.every.sum_in_first(pack(own.update)))
         self.every.waits = True
-        first, *others = (member.id for member in order)
+        first, *others = clients = [member.id for member in order]
 
         def accept() -> None:
             own.accept()
-            self.memories.accepted += first, *others
+            self.memories.accept(clients)
 
         return Reply(first, total, accept, tuple(others))
 
@@ -240,17 +245,11 @@ class Distributed:
     def _receive(self, place: int, work: AnyClientWork) -> Reply:
         with section("processes: updates"):
             packet = self.every.receive(place)
-        clients = packet.facts["clients"]
-        if packet.facts["why"] is not None:
-            return Reply(
-                clients[0], RefusedUpdateError(packet.facts["why"]), others=tuple(clients[1:])
-            )
+        first, *others = clients = packet.facts["clients"]
+        if (why := packet.facts["why"]) is not None:
+            return Reply(first, RefusedUpdateError(why), others=tuple(others))
         update = _unpacked(work.exchange.update, packet, self.memories.device)
-
-        def accept() -> None:
-            self.memories.accepted += clients
-
-        return Reply(clients[0], update, accept, tuple(clients[1:]))
+        return Reply(first, update, partial(self.memories.accept, clients), tuple(others))
 
 
 def _unpacked(kind: type[Any], packet: Packet, device: torch.device) -> Any:
@@ -279,8 +278,9 @@ class _Follower:
 
     def _execute(self, packet: Packet) -> None:
         facts = packet.facts
+        accepted = set(facts["accepted"])
         for reply in self.unaccepted:
-            if reply.client in facts["accepted"]:
+            if reply.client in accepted:
                 reply.accept()
         self.unaccepted.clear()
         if facts["do"] == "begin":
