@@ -63,7 +63,7 @@ class Algorithm(ABC, Generic[State]):
     scored_every: int = 1
 
     def is_scored(self, number: int, every: int | None) -> bool:
-        """Return whether to score after round ``number``; ``every``: the user's interval, or None."""
+        """Return whether to score after round ``number``; ``every``: the user's interval."""
         if every is not None:
             return (number + 1) % every == 0
         return number + 1 == self.rounds or (number + 1) % self.scored_every == 0

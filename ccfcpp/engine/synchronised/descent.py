@@ -162,7 +162,7 @@ class Descent:
     def client_works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["StepWork"]:
-        """Return the clients' half of each exchange of a step; ``ClientContext`` has the arguments."""
+        """Return the clients' half of each exchange of a step; arguments: ``ClientContext``."""
         steps = OpenSteps(self, batches, bounding, least, alone)
         return [StepWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
