@@ -150,7 +150,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
 def _signed_roster(
     opening: Opening[RunConfig], server: ServerOptions, console: Console
 ) -> SignedRoster | None:
-    """Return the signed list of clients (roster) that secure sums need; None without these."""
+    """Return the signed list of clients (roster) for secure sums; None if it is not needed."""
     from ccfcpp.deployment.keys.creation import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:

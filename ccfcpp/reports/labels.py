@@ -21,7 +21,7 @@ _LONGEST_LABEL = 32
 def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder.
 
-    No two labels are the same. A single run gets no label.
+    A single run gets no label.
     """
     if len(runs) == 1:
         return list(runs)
