@@ -62,7 +62,7 @@ class ServerOptions:
 
     @property
     def address(self) -> str:
-        """The host and port."""
+        """``HOST:PORT``, where the server listens."""
         return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
 
     @property
@@ -96,6 +96,8 @@ def check_server_settings(
 ) -> str:
     """Check a server's settings before it contacts any client.
 
+    ``task`` is ``cluster`` or ``classify``; ``admitted`` is the number of clients on the roster.
+
     Returns:
         A warning if the server's certificate expires soon, else "".
 
@@ -120,7 +122,7 @@ def check_server_settings(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse ``host:port``.
+    """Split ``HOST:PORT`` into host, without brackets, and port.
 
     Raises:
         UsageError: The text has another format.
@@ -136,7 +138,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def require_flower() -> None:
-    """Raise ``UsageError`` if the packages that carry messages are missing."""
+    """Raise ``UsageError`` if Flower or cryptography, which carry messages, is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
         raise UsageError(
             "a federation over several machines needs Flower, which is not installed: pip install "

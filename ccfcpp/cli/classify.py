@@ -106,7 +106,7 @@ def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyCon
 
 
 def _check(runs: list[PlannedRun[ClassifyConfig]]) -> None:
-    """Make the first run of each combination of settings (cell): errors show before training."""
+    """Make the first run of each combination of settings, so that errors show before training."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)
@@ -129,7 +129,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
-    """Write the table of a study's finished runs to its folder, and return it."""
+    """Write the table of a study's finished runs to the study's folder, and return it."""
     from ccfcpp.studies.classification import tabulate
     from ccfcpp.studies.tables import as_latex, as_markdown, escape_latex
 
@@ -178,7 +178,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
 
 
 def _shown(figure: float | None, words: str) -> str:
-    """Format a measure of the representations' spread, with its meaning."""
+    """Format a metric of the representations, with its meaning (``words``); None has diverged."""
     if figure is None:
         return "none: the model has diverged"
     value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"

@@ -1,4 +1,4 @@
-"""The clients in a federation of machines: a live table, or a line for each change."""
+"""Display of the clients in a federation of machines: a live table, or a line for each change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class Attendance(Observer):
 
     @contextmanager
     def wait_for(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
-        """Show, within the context, that the server waits for some clients, or for all."""
+        """Show in the context that the server waits for ``wanted`` of some clients, or for all.
+
+        ``run`` is the folder of a run that is resumed.
+        """
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
         missing = list_names(self._missing)
@@ -59,7 +62,7 @@ class Attendance(Observer):
             yield
 
     def on_answer(self, name: str, line: str) -> None:
-        """Show a client's number of images, or why it cannot take part."""
+        """Show ``line``: a client's number of images, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
             waits = self.progress is None and self.server_status.there < self.wanted
@@ -68,7 +71,7 @@ class Attendance(Observer):
             self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
-        """Record the clients that take part, and those that may still join."""
+        """Record which clients take part; of the others only those in ``late`` may still join."""
         self.standings = {
             name: _TOO_LATE if standing == _NOT_YET and name not in late else standing
             for name, standing in self.standings.items()
@@ -76,13 +79,13 @@ class Attendance(Observer):
         self.add_members(members)
 
     def add_members(self, members: Iterable[Member]) -> None:
-        """Record all clients that take part by now."""
+        """Record clients that take part; those that are known already keep their status."""
         new = {member.name: member.samples for member in members if member.name not in self.images}
         self.images |= new
         self.standings |= dict.fromkeys(new, "there")
 
     def on_standing(self, member: Member, before: Standing, now: Standing) -> None:
-        """Record a change of a client's status."""
+        """Record a change of a client's status; without a terminal, print it if it is important."""
         known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
         if worth_a_line and known != _WORDS[now] and not self.console.is_terminal:

@@ -138,7 +138,7 @@ def predict(
 
 
 def _read(place: Path, model: Model, settings: Tree) -> AnyData:
-    """Read images or vectors, with the run's settings under the given ones."""
+    """Read images or vectors by the run's settings, which ``settings`` override."""
     from ccfcpp.data.open import open_images
 
     of_run = model.problem.config.model_dump(mode="json")
