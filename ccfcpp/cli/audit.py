@@ -1,4 +1,4 @@
-"""The command ``ccfcpp audit``."""
+"""The command ``ccfcpp audit``, which shows what a client was asked for, and what it has sent."""
 
 import json
 from dataclasses import asdict

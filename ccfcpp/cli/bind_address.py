@@ -67,12 +67,12 @@ class ServerOptions:
 
     @property
     def key_folder(self) -> Path:
-        """The folder of the server's keys."""
+        """Folder of the server's private key and certificates."""
         return self.keys or (FOLDER if self.insecure else Path("keys"))
 
     @property
     def admitted(self) -> Path:
-        """The folder of the clients' public keys."""
+        """Folder of the public keys of the clients that the server admits (the roster)."""
         return self.roster or self.key_folder / "roster"
 
     def check(self, resume: bool) -> None:
@@ -96,7 +96,7 @@ def check_server_settings(
 ) -> str:
     """Check a server's settings before it contacts any client.
 
-    ``task`` is ``cluster`` or ``classify``; ``admitted`` is the number of clients on the roster.
+    ``task`` is ``cluster`` or ``classify``; ``admitted`` is the number of clients that may join.
 
     Returns:
         A warning if the server's certificate expires soon, else "".

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp classify``."""
+"""The command ``ccfcpp classify``, which trains a classifier in one or more runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False
 
 
 def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
-    """Return the settings of a single run; None if the settings ask for several."""
+    """Return the settings of a single run; None if there are several seeds or values."""
     if options.resume:
         path = required_out(options.out)
         if RunPaths(path).study.is_file():
@@ -85,7 +85,7 @@ def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
 
 
 def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
-    """Make a new study, or reopen the one to be resumed."""
+    """Make a new study (a set of runs), or reopen the one in ``options.out`` to resume it."""
     from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
@@ -178,7 +178,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
 
 
 def _shown(figure: float | None, words: str) -> str:
-    """Format a metric of the representations, with its meaning (``words``); None has diverged."""
+    """Format a metric of a model, with its meaning ``words``; None says that the model diverged."""
     if figure is None:
         return "none: the model has diverged"
     value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp cluster``."""
+"""The command ``ccfcpp cluster``, which clusters the samples of several clients."""
 
 from __future__ import annotations
 

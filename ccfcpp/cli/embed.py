@@ -1,4 +1,4 @@
-"""The command ``ccfcpp embed``."""
+"""The command ``ccfcpp embed``, which turns photos or texts into vectors."""
 
 from __future__ import annotations
 

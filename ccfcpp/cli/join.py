@@ -1,4 +1,4 @@
-"""The command ``ccfcpp join``."""
+"""The command ``ccfcpp join``, which connects a client to a server."""
 
 import signal
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ _MOST_ROWS = 30
 
 
 class Attendance(Observer):
-    """Display of a roster's clients and their status; in lines if the console is no terminal.
+    """Display of a server's clients and their status: a table on a terminal, or else lines.
 
     Attributes:
         standings: Status of each client, in words.
@@ -119,7 +119,7 @@ class Attendance(Observer):
         }
 
     def answer(self, request: str, stop: Stop) -> dict[str, Any]:
-        """Answer ``status``, ``stop`` or ``stop now`` of the server's operator, by JSON values."""
+        """Answer the operator's request ``status``, ``stop`` or ``stop now``, by JSON values."""
         if request == "status":
             return self.status()
         stop.ask(now=request == "stop now")
@@ -128,7 +128,7 @@ class Attendance(Observer):
         return {"state": f"it stops after this round ({self.server_status})"}
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:
-        """Show that the run is over while some clients have not received the model."""
+        """Print, without a terminal, how long the server waits for clients without the model."""
         if not self.console.is_terminal:
             self.console.print(
                 f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp predict``."""
+"""The command ``ccfcpp predict``, which assigns new samples to the clusters of a run."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ def _read(place: Path, model: Model, settings: Tree) -> AnyData:
 def _read_vectors(
     place: Path, model: Model, config: ClusterConfig, given: Collection[str]
 ) -> VectorData:
-    """Read vectors with the columns of the run, or embed photos or texts with its encoder."""
+    """Read vectors with the columns of the run, or embed photos or texts with its encoder.
+
+    ``given`` are the user's settings of the section ``data``.
+    """
     from ccfcpp.clustering.setup import check_encoder, load_run_encoder
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of

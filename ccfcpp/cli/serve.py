@@ -1,4 +1,4 @@
-"""The command ``ccfcpp serve``."""
+"""The command ``ccfcpp serve``, which runs the server of a federation of machines."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
 def _signed_roster(
     opening: Opening[RunConfig], server: ServerOptions, console: Console
 ) -> SignedRoster | None:
-    """Return the signed roster that clients need for secure sums; None if they need none."""
+    """Return the signed list of clients (roster) for secure sums; None if it is not needed."""
     from ccfcpp.deployment.keys.creation import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
@@ -223,7 +223,7 @@ def _wait_for_clients(
 
 
 def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
-    """Add settings that suit the clients' images; those that the user gave override them."""
+    """Add settings that suit the clients' images to a new clustering, below the user's own."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
     hashed = spec.config.get("data", {}).get("encoder_hash")

@@ -200,7 +200,7 @@ def resume_command(command: str, path: Path, encoder: object = None) -> str:
 
 
 def report_command(path: Path) -> str:
-    """Return the command that makes the HTML page of a run or study."""
+    """Return the command that makes the HTML page of a run or study (a set of runs)."""
     return f"ccfcpp report {shlex.quote(str(path))}"
 
 
@@ -293,7 +293,7 @@ class EmbeddingProgress:
         self._last_line = -math.inf
 
     def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
-        """Show that ``done`` of ``of`` samples were embedded in ``seconds``."""
+        """Show, now and then, that ``done`` of ``of`` samples were embedded in ``seconds``."""
         whole, live = seconds * of / done, self._console.is_terminal
         if whole < _SOON or (done < of and seconds - self._last_line < (1 if live else 60)):
             return

@@ -22,7 +22,7 @@ def cluster_names(run: RecordedRun) -> list[str]:
 
 
 def cluster_order(run: RecordedRun) -> list[int]:
-    """Return the clusters' numbers by their matched classes; those without a class come last."""
+    """Return the clusters' numbers, sorted by matched class; those without a class come last."""
     matched = run.matched.tolist()
     return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
 

@@ -54,7 +54,7 @@ class Single:
 def _read_all(
     title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
 ) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
-    """Apply ``read`` to each run; return results by place in ``runs``, from 1, and failures."""
+    """Apply ``read`` to each run: results by the run's place, from 1, and runs that failed."""
     gathered, left_out = {}, []
     for number, run in enumerate(runs, start=1):
         try:

@@ -21,7 +21,7 @@ _LONGEST_LABEL = 32
 def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder.
 
-    Labels of different runs differ. A single run gets none.
+    A single run gets no label.
     """
     if len(runs) == 1:
         return list(runs)
@@ -50,7 +50,7 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
 
 
 def run_column(run: RecordedRun) -> Json:
-    """Return the cell of a table's column ``run``, the run's label; {} if the run has no label."""
+    """Return a table's column ``run`` with the run's label; {} if the run has no label."""
     return {"run": run.label} if run.label else {}
 
 

@@ -178,7 +178,7 @@ class RecordedRun:
         return bool(self.shown.get("by_angle", False))
 
     def representations(self, name: str) -> Tensor:
-        """Return the tensor ``points``, ``covariance`` or ``singular_values`` of ``shown``.
+        """Return ``points``, ``covariance`` or ``singular_values`` of a run's representations.
 
         Raises:
             CannotDrawError: It is missing, or holds NaN or Inf.

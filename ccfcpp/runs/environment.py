@@ -57,7 +57,7 @@ def _make_deterministic() -> None:
 
 
 def check_precision(wanted: str, device: torch.device) -> None:
-    """Raise ``UsageError`` if ``wanted`` is ``tf32``, and the device is no CUDA device."""
+    """Raise ``UsageError`` if the precision ``wanted`` is ``tf32`` and ``device`` is not CUDA."""
     if wanted == "tf32" and device.type != "cuda":
         raise UsageError(
             f"compute.precision = 'tf32' is refused: the device is {device}, and only CUDA devices "

@@ -53,7 +53,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         self.verbose = verbose
 
     def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
-        """Wrap images; raise ``UsageError`` unless each has ``shape`` (channels, height, width)."""
+        """Return images as ``ImageData``; raise ``UsageError`` unless their shape is ``shape``.
+
+        ``shape`` is that of the model's images: (channels, height, width).
+        """
         data = from_arrays("images", np.asarray(array), None, "X")
         given = tuple(data.images.shape[1:])
         if given != shape:

@@ -43,7 +43,7 @@ class Results:
 
 
 class Evaluator(ABC, Generic[State]):
-    """Base class of evaluators, which score the server's state by samples, or by clients' sums.
+    """Base class of evaluators, which score the server's state by samples or by clients' sums.
 
     Attributes:
         images_key: Key of the setting for the number of training images.
@@ -57,7 +57,10 @@ class Evaluator(ABC, Generic[State]):
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
-        """Score the state after round ``number``; return {} if no scores are due in this round."""
+        """Score the server's ``state`` after round ``number``; {} if this round is not scored.
+
+        ``memories`` holds the local states of the clients of this process.
+        """
 
     @abstractmethod
     def results(
@@ -73,7 +76,7 @@ class Evaluator(ABC, Generic[State]):
         """
 
     def image_results(self, state: State, memories: ClientMemories) -> Arrays:
-        """Return arrays on the images, such as their clusters, when a run is stopped; none here."""
+        """Return arrays to save when a run is stopped, such as the images' clusters; none here."""
         return {}
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:

@@ -48,7 +48,7 @@ class RunSetting:
 
 
 class RunPaths:
-    """Paths of the files in a run's folder, and methods that read and (atomically) write some."""
+    """Paths of the files in a run's folder, some of which it reads and writes, atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -237,7 +237,7 @@ def parse_row(line: str) -> Json:
 
 
 def require_empty(folder: Path, *but: Path) -> None:
-    """Raise ``UsageError`` if ``folder`` is a file, or holds anything but ``but`` (paths)."""
+    """Raise ``UsageError`` if ``folder`` is a file, or holds other paths than ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")
     if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)) - {*but}:

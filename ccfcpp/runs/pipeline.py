@@ -46,7 +46,7 @@ class Opening(Generic[M]):
     layers: Layers = ()
 
     def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
-        """Make the run by ``make``, which checks what is left; create or reopen its folder."""
+        """Make the run by ``make``, which may still refuse it; create or reopen its folder."""
         from ccfcpp.runs.folder import RunFolder
 
         run = make(self.config)
@@ -61,7 +61,7 @@ class Pipeline(Generic[M, R]):
 
     Attributes:
         command: Name of the command, and of the folder with the data sets' presets.
-        kind: The class of configurations.
+        kind: Class of the configurations.
         make: Makes the run of a configuration, on the given images; or, if they are None, on those
             that the configuration names.
         label: Returns the part of a new folder's name that tells the run's method.
@@ -94,7 +94,7 @@ class Pipeline(Generic[M, R]):
         return config
 
     def _possible_settings(self, config: M, layers: Layers) -> list[M]:
-        """Return all configurations that may result once the user's own images are read."""
+        """Return ``config``, and those that may result once the user's own images are read."""
         guesses = self.guesses(config)
         return [
             config,
@@ -148,7 +148,7 @@ class Pipeline(Generic[M, R]):
         return config
 
     def with_suited_settings(self, opening: Opening[M], suited: Tree) -> Opening[M]:
-        """Add settings that suit the images; those that the user gave override them."""
+        """Add ``suited`` settings to a run; those that the user gave override them."""
         return replace(opening, config=self.resolve_settings(opening.layers, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:

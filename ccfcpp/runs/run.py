@@ -97,7 +97,7 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def for_round(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients connected in round ``number``; None if it is this run."""
+        """Return the run with the clients of round ``number``; None if this run has the same."""
 
     @abstractmethod
     def transport(
@@ -361,7 +361,7 @@ class LocalRun(Run[A, E]):
         )
 
     def for_round(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients connected in round ``number``; None if this one is."""
+        """Return the run with the clients of round ``number``; None if this run has the same."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remake(number)
 

@@ -62,7 +62,7 @@ class Setting:
         return not (self.availability.varies or self.privacy.is_on or attack.is_on or defence.is_on)
 
     def check_late(self, rounds: int) -> None:
-        """Raise ``UsageError`` for clients that join after the last round, or under noise."""
+        """Raise ``UsageError`` if clients join after the last of ``rounds``, or under noise."""
         late, missed = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(
