@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls and prints."""
+"""The command line, ``ccfcpp``: a module for each command, and what they share."""

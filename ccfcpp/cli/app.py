@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _in_first_process(command: Callable[[], Any]) -> Any:
-    """Run a command in the first of the processes that ``torchrun`` has started; others follow."""
+    """Run a command in the first of torchrun's processes; the others train their clients for it."""
     if process_count() == 1:
         return command()
     from ccfcpp.engine.distributed import run_in_first
@@ -112,7 +112,7 @@ def _in_first_process(command: Callable[[], Any]) -> Any:
 
 
 def _hide_types_of_switches(command: Any) -> None:
-    """Hide ``<bool>`` behind flags without a value, as recent versions of typer do."""
+    """Leave ``<bool>`` out of the help of flags without a value, as recent versions of typer do."""
     for option in command.get_params(typer.Context(command)):
         if getattr(option, "is_flag", False):
             option.metavar = ""

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp audit``."""
+"""The command ``ccfcpp audit``, which shows what a client was asked for, and what it has sent."""
 
 import json
 from dataclasses import asdict
@@ -44,7 +44,7 @@ def _line(entry: "AuditEntry") -> str:
 
 
 def _runs(entries: list["AuditEntry"], spending: "Spending") -> list[str]:
-    """Return lines on each run, and one on the privacy loss of all runs together."""
+    """Return lines on what was sent in each run, and one on the privacy loss of all runs."""
     from ccfcpp.deployment.client.audit import DELTA, group_by_run, refusal_reasons, run_facts
 
     lines = []

@@ -62,17 +62,17 @@ class ServerOptions:
 
     @property
     def address(self) -> str:
-        """The host and port."""
+        """``HOST:PORT``, where the server listens."""
         return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
 
     @property
     def key_folder(self) -> Path:
-        """The folder of the server's keys."""
+        """Folder of the server's private key and certificates."""
         return self.keys or (FOLDER if self.insecure else Path("keys"))
 
     @property
     def admitted(self) -> Path:
-        """The folder of the clients' public keys."""
+        """Folder of the public keys of the clients that the server admits (the roster)."""
         return self.roster or self.key_folder / "roster"
 
     def check(self, resume: bool) -> None:
@@ -95,6 +95,8 @@ def check_server_settings(
     opening: Opening[RunConfig], task: str, server: ServerOptions, admitted: int
 ) -> str:
     """Check a server's settings before it contacts any client.
+
+    ``task`` is ``cluster`` or ``classify``; ``admitted`` is the number of clients that may join.
 
     Returns:
         A warning if the server's certificate expires soon, else "".
@@ -120,7 +122,7 @@ def check_server_settings(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse ``host:port``.
+    """Split ``HOST:PORT`` into host, without brackets, and port.
 
     Raises:
         UsageError: The text has another format.
@@ -136,7 +138,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def require_flower() -> None:
-    """Raise ``UsageError`` if the packages that carry messages are missing."""
+    """Raise ``UsageError`` if Flower or cryptography, which carry messages, is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
         raise UsageError(
             "a federation over several machines needs Flower, which is not installed: pip install "

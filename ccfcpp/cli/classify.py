@@ -1,4 +1,4 @@
-"""The command ``ccfcpp classify``."""
+"""The command ``ccfcpp classify``, which trains a classifier in one or more runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False
 
 
 def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
-    """Return the settings of a single run; None if the settings ask for several."""
+    """Return the settings of a single run; None if there are several seeds or values."""
     if options.resume:
         path = required_out(options.out)
         if RunPaths(path).study.is_file():
@@ -85,7 +85,7 @@ def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
 
 
 def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
-    """Make a new study, or reopen the one to be resumed."""
+    """Make a new study (a set of runs), or reopen the one in ``options.out`` to resume it."""
     from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
@@ -106,7 +106,7 @@ def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyCon
 
 
 def _check(runs: list[PlannedRun[ClassifyConfig]]) -> None:
-    """Make the first run of each combination of settings (cell): errors show before training."""
+    """Make the first run of each combination of settings, so that errors show before training."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)
@@ -129,7 +129,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
-    """Write the table of a study's finished runs to its folder, and return it."""
+    """Write the table of a study's finished runs to the study's folder, and return it."""
     from ccfcpp.studies.classification import tabulate
     from ccfcpp.studies.tables import as_latex, as_markdown, escape_latex
 
@@ -178,7 +178,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
 
 
 def _shown(figure: float | None, words: str) -> str:
-    """Format a measure of the representations' spread, with its meaning."""
+    """Format a metric of a model, with its meaning ``words``; None says that the model diverged."""
     if figure is None:
         return "none: the model has diverged"
     value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp cluster``."""
+"""The command ``ccfcpp cluster``, which clusters the samples of several clients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cluster(options: RunOptions, run: From = None, profile: ShowProfile = False)
 
 
 def _continue_run(run: Path, options: RunOptions, layers: Layers) -> Path:
-    """Make the folder of a run that continues a finished one with new clients."""
+    """Make the folder of a run that continues the finished ``run`` with new clients; return it."""
     values = continuation_settings(options, layers)
     newcomers = values.pop("dataset", None)
     if newcomers is None:
@@ -152,7 +152,10 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
 
 
 def _found_rows(summary: Summary) -> Rows:
-    """Return rows on a chosen number of clusters: the runner-up, and evidence by number."""
+    """Return rows on how the number of clusters was chosen: runner-up, and evidence as bars.
+
+    Without a choice there are none.
+    """
     if "clusters_evidence" not in summary:
         return {}
     evidence = {int(k): value for k, value in summary["clusters_evidence"].items()}

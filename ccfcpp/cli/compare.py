@@ -1,4 +1,4 @@
-"""The command ``ccfcpp compare``."""
+"""The command ``ccfcpp compare``, which tabulates scores of clustering methods."""
 
 from __future__ import annotations
 

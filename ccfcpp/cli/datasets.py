@@ -1,4 +1,4 @@
-"""The command ``ccfcpp datasets``."""
+"""The command ``ccfcpp datasets``, which lists the data sets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp embed``."""
+"""The command ``ccfcpp embed``, which turns photos or texts into vectors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _save(data: VectorData, out: Path, skipped: Path) -> None:
 
 
 def _npz(data: VectorData, clients: bool = True) -> bytes:
-    """Return the bytes of an ``.npz`` file that ``--dataset`` takes."""
+    """Encode vectors as an ``.npz`` file; ``clients`` tells whether to add each one's client."""
     import numpy as np
 
     arrays = {"vectors": data.vectors.numpy(), "names": np.array(data.called)}

@@ -1,8 +1,8 @@
-"""Flags for keys of the configuration: one table for all commands.
+"""Command-line flags for keys of the configuration, shared by all commands.
 
-A flag's value is text, which the configuration checks as it checks a file's: there is one rule for
-each key. Its help is the description of the key's field, with the values that it takes and the
-default, which is the preset's for the default data set.
+A flag's value is text, which the configuration checks as it checks a file's value. A flag's help is
+the description of the key's field, with the values that it takes and the default, which is that of
+the preset for the default data set.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ALL = "All systems"
 class Flag:
     """A command-line flag and the configuration key that it sets.
 
-    Empty attributes are read from the key's field.
+    Texts that are empty are taken from the description of the key.
 
     Attributes:
         key: The dotted key of the configuration.
         metavar: Placeholder of its value in the help.
         named: Its name, if it is not the last part of the key.
-        help: Its description, if a command takes less than the field does.
-        values: The values it takes, if the field does not say it.
+        help: Its description, if the command does not take all that the key does.
+        values: The values it takes, if the description of the key does not say it.
         default: Its default, if it is not the configuration's value.
         form: ``str`` for a flag with a value, ``bool`` for a switch that sets the key to true,
             ``list[str]`` for a flag that can be repeated.
-        several: Whether it takes several values, separated by commas, each of which is run.
-        panel: Its heading in the help; by default the systems that have it.
+        several: Whether it takes several values, separated by commas; there is a run for each.
+        panel: Its heading in the help; by default the names of the systems that have its key.
     """
 
     key: str
@@ -67,14 +67,14 @@ class Flag:
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter of a command's function by which typer declares the flag."""
+        """The parameter that a command's function gets, so that typer declares the flag."""
         option = typer.Option(self.option, rich_help_panel=self.panel or ALL)
         annotation = Annotated[self.form | None, option]  # type: ignore[name-defined]
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)
 
     def explain(self, option: TyperOption, setting: KeyDescription, held: object) -> None:
-        """Set the help of the flag's option from its setting and default (``held``)."""
+        """Set the help of typer's option from the key's description and its default (``held``)."""
         default = self.default or ("off" if held is False else in_file(held))
         notes = [self.values or setting.values]
         if self.default or held is not None:
@@ -175,7 +175,7 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
 
 
 def set_partition_kind(named: Named) -> None:
-    """Set ``partition.kind`` if a given flag implies it, as ``--alpha`` implies ``dirichlet``.
+    """Set ``partition.kind`` in ``named`` if a flag implies it, as ``--alpha`` does ``dirichlet``.
 
     Raises:
         UsageError: Flags belong to different kinds.

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp forget``."""
+"""The command ``ccfcpp forget``, which repeats a run without a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp inspect``."""
+"""The command ``ccfcpp inspect``, which shows what a run would read from a folder or file."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _column(values: Any) -> dict[str, Any]:
 
 
 def print_description(path: str, facts: dict[str, Any]) -> None:
-    """Print the result of ``describe_vectors``: first of all columns together, then of each."""
+    """Print what ``describe_vectors`` returns: first of all columns together, then of each."""
     from ccfcpp.cli.terminal import print_facts, print_rows
 
     columns = facts["columns"]

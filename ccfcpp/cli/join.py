@@ -1,4 +1,4 @@
-"""The command ``ccfcpp join``."""
+"""The command ``ccfcpp join``, which connects a client to a server."""
 
 import signal
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _DATA = flags.SKIP, flags.ENCODER, flags.LABEL_COLUMN, flags.TEXT_COLUMN
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """Options with which a client takes part; the help describes each."""
+    """Command-line options with which a client takes part; the help of each describes it."""
 
     data: Annotated[
         str, typer.Option(help="Images, vectors or texts: a folder, an archive or a file.")
@@ -157,7 +157,7 @@ def _take_part(options: JoinOptions, rules: Rules, settings: ClusterConfig) -> N
 
 @contextmanager
 def _lock_state(state: Path) -> Iterator[None]:
-    """Lock a state folder, since two clients there would each count only their own sums."""
+    """Lock a client's state folder in the context; ``UsageError`` if another client uses it."""
     lock = state / "lock"
     lock.touch(mode=0o600)
     with locked(lock) as free:

@@ -1,4 +1,4 @@
-"""Messages of ``ccfcpp join`` to its owner: permanent lines, and the current status."""
+"""Messages of ``ccfcpp join`` to the client's owner: permanent lines, and the current status."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class StatusLine:
     """Display of a client's status for its owner.
 
-    A terminal shows the status in its last line, which is rewritten. Elsewhere each new status is a
-    line, except those within a round.
+    A terminal shows the status in its last line, which is rewritten. Elsewhere each new status is
+    printed as a line, except changes within a step of the server's run.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The commands ``ccfcpp keys``."""
+"""The commands ``ccfcpp keys``, which make, sign, renew and revoke a federation's keys."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp leakage``."""
+"""The command ``ccfcpp leakage``, which attacks a finished run to measure what it reveals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of several commands that are no keys of the configuration."""
+"""Command-line options that several commands share and that are no keys of the configuration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one J
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of commands that start runs; ``named`` has the flags' values by dotted key."""
+    """Options of commands that start runs; ``named`` has values of flags by the key they set."""
 
     named: flags.Named
     config: Config = None
@@ -64,9 +64,9 @@ class RunOptions:
     json_output: AsJson = False
 
     def layers(self, *groups: str) -> Layers:
-        """Return the user's settings as nested mappings: one for each file, and last the flags'.
+        """Return the user's settings: a nested dict for each file, and last one for all flags.
 
-        Presets in the folders ``groups`` can be named without the folder.
+        Presets can be named without their folder if it is one of ``groups``.
 
         Raises:
             UsageError: A file cannot be read, or an assignment is no ``KEY=VALUE``.
@@ -98,5 +98,8 @@ def continuation_settings(options: RunOptions, layers: Layers) -> Tree:
 def run_command(
     table: Sequence[flags.Flag], *kinds: type[Section], base: Tree | None = None
 ) -> Callable[[Command], Command]:
-    """Decorate a command as ``with_flags`` does, and give it the options of ``RunOptions``."""
+    """Return a decorator that gives a command flags and the options of ``RunOptions``.
+
+    The arguments are those of ``with_flags``; ``table`` holds the flags.
+    """
     return lambda command: with_flags(table, *kinds, base=base)(expand_dataclasses(command))

@@ -1,4 +1,4 @@
-"""The clients in a federation of machines: a live table, or a line for each change."""
+"""Display of the clients in a federation of machines: a live table, or a line for each change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_ROWS = 30
 
 
 class Attendance(Observer):
-    """Display of a roster's clients and their status; in lines if the console is no terminal.
+    """Display of a server's clients and their status: a table on a terminal, or else lines.
 
     Attributes:
         standings: Status of each client, in words.
@@ -48,7 +48,10 @@ class Attendance(Observer):
 
     @contextmanager
     def wait_for(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
-        """Show, within the context, that the server waits for some clients, or for all."""
+        """Show in the context that the server waits for ``wanted`` of some clients, or for all.
+
+        ``run`` is the folder of a run that is resumed.
+        """
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
         missing = list_names(self._missing)
@@ -59,7 +62,7 @@ class Attendance(Observer):
             yield
 
     def on_answer(self, name: str, line: str) -> None:
-        """Show a client's number of images, or why it cannot take part."""
+        """Show ``line``: a client's number of images, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
             waits = self.progress is None and self.server_status.there < self.wanted
@@ -68,7 +71,7 @@ class Attendance(Observer):
             self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
-        """Record the clients that take part, and those that may still join."""
+        """Record which clients take part; of the others only those in ``late`` may still join."""
         self.standings = {
             name: _TOO_LATE if standing == _NOT_YET and name not in late else standing
             for name, standing in self.standings.items()
@@ -76,13 +79,13 @@ class Attendance(Observer):
         self.add_members(members)
 
     def add_members(self, members: Iterable[Member]) -> None:
-        """Record all clients that take part by now."""
+        """Record clients that take part; those that are known already keep their status."""
         new = {member.name: member.samples for member in members if member.name not in self.images}
         self.images |= new
         self.standings |= dict.fromkeys(new, "there")
 
     def on_standing(self, member: Member, before: Standing, now: Standing) -> None:
-        """Record a change of a client's status."""
+        """Record a change of a client's status; without a terminal, print it if it is important."""
         known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
         if worth_a_line and known != _WORDS[now] and not self.console.is_terminal:
@@ -116,7 +119,7 @@ class Attendance(Observer):
         }
 
     def answer(self, request: str, stop: Stop) -> dict[str, Any]:
-        """Answer ``status``, ``stop`` or ``stop now`` of the server's operator, by JSON values."""
+        """Answer the operator's request ``status``, ``stop`` or ``stop now``, by JSON values."""
         if request == "status":
             return self.status()
         stop.ask(now=request == "stop now")
@@ -125,7 +128,7 @@ class Attendance(Observer):
         return {"state": f"it stops after this round ({self.server_status})"}
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:
-        """Show that the run is over while some clients have not received the model."""
+        """Print, without a terminal, how long clients that lack the model are still waited for."""
         if not self.console.is_terminal:
             self.console.print(
                 f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"

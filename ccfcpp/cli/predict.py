@@ -1,4 +1,4 @@
-"""The command ``ccfcpp predict``."""
+"""The command ``ccfcpp predict``, which assigns new samples to the clusters of a run."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def predict(
 
 
 def _read(place: Path, model: Model, settings: Tree) -> AnyData:
-    """Read images or vectors, with the run's settings under the given ones."""
+    """Read images or vectors by the run's settings, which ``settings`` override."""
     from ccfcpp.data.open import open_images
 
     of_run = model.problem.config.model_dump(mode="json")
@@ -155,7 +155,10 @@ def _read(place: Path, model: Model, settings: Tree) -> AnyData:
 def _read_vectors(
     place: Path, model: Model, config: ClusterConfig, given: Collection[str]
 ) -> VectorData:
-    """Read vectors with the columns of the run, or embed photos or texts with its encoder."""
+    """Read vectors with the columns of the run, or embed photos or texts with its encoder.
+
+    ``given`` are the user's settings of the section ``data``.
+    """
     from ccfcpp.clustering.setup import check_encoder, load_run_encoder
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of

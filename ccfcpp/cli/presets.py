@@ -1,4 +1,4 @@
-"""The command ``ccfcpp presets``."""
+"""The command ``ccfcpp presets``, which lists presets of settings, or prints one."""
 
 from typing import Annotated
 

@@ -56,9 +56,9 @@ class RunProgress:
         below: Content below the bar on a terminal.
         hint: A hint for a long run.
         names: Names of the clients, by their numbers.
-        exchanges: Returns the number of exchanges of each round, which estimates of the time use
-            if no images are counted.
-        first_step: Time of the first step of a round, and its share of the round.
+        exchanges: Returns the number of exchanges of each round, from which the time left is
+            estimated if progress within rounds is not measured by images.
+        first_step: Time at which a round's first step ended, and the share of the round done then.
         remarks: The last lines about clients that were absent or refused.
     """
 
@@ -152,7 +152,7 @@ class RunProgress:
             self._estimate(one, pace.round, "the first steps' time")
 
     def _estimate(self, one: float, number: int, source: str) -> None:
-        """Print the time left in round ``number``, if a round takes ``one`` seconds."""
+        """Print the time left for round ``number`` and later ones, if it takes ``one`` seconds."""
         self.estimated = True
         left = self._seconds_per_unit(one, number, number + 1) * self._work(number, self.rounds)
         rounds = format_count(self.rounds - number, "round")
@@ -161,13 +161,16 @@ class RunProgress:
             self.console.print(self.hint)
 
     def _seconds_per_unit(self, seconds: float, first: int, end: int) -> float:
-        """Compute and store the seconds of a unit of ``_work`` from those of some rounds."""
+        """Compute and store the time per round or exchange, as ``_work`` counts.
+
+        Rounds ``first`` to ``end`` − 1 took ``seconds``.
+        """
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
         return self._one
 
     def _work(self, first: int, end: int) -> int:
-        """Count the rounds ``first`` to ``end`` − 1, or their exchanges if they are planned."""
+        """Count the rounds ``first`` to ``end`` − 1, or their exchanges if these are known."""
         if self.pace.counts_images or len(self._planned) < end:
             return end - first
         return max(1, sum(self._planned[first:end]))
@@ -230,7 +233,7 @@ def watch_runs(
     """Show the progress of a study's runs: live on a terminal, or else by a line for each run.
 
     Args:
-        study: The study.
+        study: The study, a set of planned runs.
         console: Console for the display.
         finished: Returns what a terminal shows below; called at first, and after each run.
         jobs: Number of runs at once, to estimate the time left.

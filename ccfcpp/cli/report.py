@@ -1,4 +1,4 @@
-"""The command ``ccfcpp report``."""
+"""The command ``ccfcpp report``, which makes an HTML page of runs or studies."""
 
 from __future__ import annotations
 

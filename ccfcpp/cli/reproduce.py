@@ -1,4 +1,4 @@
-"""The command ``ccfcpp reproduce``."""
+"""The command ``ccfcpp reproduce``, which makes tables and figures of the papers again."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _plan(
     data_root: str | None,
     dataset: str | None,
 ) -> Study[RunConfig]:
-    """Plan the runs for an item, a paper's table or figure, and check one on each data set."""
+    """Plan the runs for an item (a paper's table or figure); make one per data set as a check."""
     from ccfcpp.studies.reproduction.plan import plan_item
     from ccfcpp.studies.study import Study, make_run
 

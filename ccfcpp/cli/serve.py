@@ -1,4 +1,4 @@
-"""The command ``ccfcpp serve``."""
+"""The command ``ccfcpp serve``, which runs the server of a federation of machines."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
 def _signed_roster(
     opening: Opening[RunConfig], server: ServerOptions, console: Console
 ) -> SignedRoster | None:
-    """Return the signed roster that clients need for secure sums; None if they need none."""
+    """Return the signed list of clients (roster) for secure sums; None if it is not needed."""
     from ccfcpp.deployment.keys.creation import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
@@ -172,7 +172,7 @@ def _wait_for_clients(
     attendance: Attendance,
     roster: SignedRoster | None,
 ) -> tuple[DeployedRun, RunFolder]:
-    """Wait for clients, and make their run and its folder."""
+    """Wait for clients; make the run with those that came, or reopen it, and its folder."""
     from ccfcpp.deployment.server.channel import Channel, Timeouts
     from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
     from ccfcpp.deployment.server.enrolment import Enrolment
@@ -223,7 +223,7 @@ def _wait_for_clients(
 
 
 def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
-    """Add settings that suit the clients' images; those that the user gave override them."""
+    """Add settings that suit the clients' images to a new clustering, below the user's own."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
     hashed = spec.config.get("data", {}).get("encoder_hash")
@@ -236,7 +236,7 @@ def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
 
 
 def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
-    """Describe a run before it starts, and its waiting time at ``seconds`` an exchange."""
+    """Describe a run, with the time its messages take on their way: ``seconds`` an exchange."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
@@ -274,6 +274,6 @@ def _print_summary(summary: Summary) -> None:
 
 
 def missing_rows(summary: Summary) -> dict[str, str]:
-    """Return rows on the clients that have not confirmed receipt of the model, and why."""
+    """Return a row on the clients that have not confirmed receipt of the model, and why."""
     missing = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
     return {"did not get the model": "; ".join(missing)} if missing else {}

@@ -25,14 +25,14 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class _FlagTable:
-    """Flags of a command, the classes whose settings they set, and its own defaults (``base``)."""
+    """A command's flags, the classes of settings that they set, and its own defaults (``base``)."""
 
     flags: Sequence[Flag]
     kinds: tuple[type[Section], ...]
     base: Tree
 
     def explain(self, options: Iterable[object]) -> None:
-        """Set the help of those of a command's options that are flags."""
+        """Set the help of each option that declares one of the flags."""
         described = _settings(self.kinds)
         held = _default_values(self.kinds[0], described) | dict(flatten(self.base))
         by_name = {flag.name: flag for flag in self.flags}
@@ -46,7 +46,7 @@ _TABLES: dict[Command, _FlagTable] = {}
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
-    """Give a command a signature of keyword parameters, of which typer makes its options."""
+    """Give a command a signature with parameters ``own``, of which typer makes its options."""
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -61,8 +61,8 @@ def with_flags(
 
     Args:
         flags: Flags to add before the command's own options.
-        kinds: Classes of the settings that they set; the first one's defaults are in the help.
-        base: The command's settings that override the preset.
+        kinds: Classes of the settings that they set; the help shows the defaults of the first one.
+        base: The command's own settings, which override those of the preset.
     """
 
     def decorate(command: Command) -> Command:
@@ -128,7 +128,7 @@ def _own_systems() -> list[System]:
 
 
 def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
-    """Describe the settings of some classes and of this library's systems, by dotted key."""
+    """Return descriptions of the settings of ``kinds`` and of this library's systems, by key."""
     from ccfcpp.core.settings_reference import KeyDescription, describe_keys
 
     described = describe_keys(*kinds)
@@ -147,7 +147,7 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
 def _default_values(
     kind: type[Section], described: Mapping[str, KeyDescription]
 ) -> dict[str, object]:
-    """Return the settings' values for the default data set, by dotted key."""
+    """Return the values that settings of class ``kind`` have for the default data set, by key."""
     held = {key: setting.default for key, setting in described.items()}
     if not issubclass(kind, RunConfig):
         return held
@@ -160,7 +160,7 @@ def _default_values(
 
 
 def _systems_with(flag: Flag, kinds: Sequence[type[Section]]) -> str:
-    """Return the titles of the systems to which a flag is specific, or ``ALL``."""
+    """Return the titles of the systems that have a flag's section of settings, or ``ALL``."""
     if ClusterConfig not in kinds:
         return "All methods"
     section = flag.key.partition(".")[0]

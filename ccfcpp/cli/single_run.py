@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def describe_run(experiment: AnyLocalRun) -> str:
-    """Describe the samples, clients and rounds of a run in a line."""
+    """Describe the samples, clients, rounds and device of a run in a line."""
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
@@ -38,7 +38,7 @@ def describe_run(experiment: AnyLocalRun) -> str:
 
 
 def size_in_words(shape: Sequence[int]) -> str:
-    """Format the shape of an image or a vector, such as ``28x28 pixels``."""
+    """Format the shape of an image (channels first) or a vector, such as ``28x28 pixels``."""
     return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else format_count(shape[0], "column")
 
 
@@ -51,7 +51,7 @@ def describe_protection(experiment: AnyRun) -> list[str]:
 
 
 def describe_absent(names: Sequence[str]) -> str:
-    """Name the clients that are absent for the whole run; "" without any."""
+    """Return a line that names the clients absent for the whole run; "" without any."""
     if not names:
         return ""
     return f"absent for the whole run: {list_first(names)}"
@@ -60,9 +60,10 @@ def describe_absent(names: Sequence[str]) -> str:
 def chosen_by_default(
     flags: Iterable[Flag], layers: Layers, config: BaseModel, derived: Mapping[str, object]
 ) -> str:
-    """Name the defaults of flags that the user did not set; "" without any.
+    """Return a line with the values of ``flags`` that the user did not set; "" without any.
 
-    ``derived`` has values that depend on the images, by dotted key; others are in ``config``.
+    ``layers`` are the user's settings. ``derived`` has values that depend on the images, by dotted
+    key; others are in ``config``.
     """
     chosen = {key for tree in layers for key, _ in flatten(tree)}
     values = values_of(config) | dict(derived)
@@ -87,7 +88,7 @@ class RunDisplay(Generic[M, E]):
         pipeline: Pipeline of the command's runs.
         headline: Key and name of the score that progress shows.
         heading: Returns a line on the run, before images are read.
-        worth_naming: Returns flags whose defaults a user should know.
+        worth_naming: Returns flags whose values are shown if the user did not set them.
         found: Returns values that depend on the images, by dotted key.
         title: Returns the title of the printed summary.
         rows: Returns the rows of the printed summary.

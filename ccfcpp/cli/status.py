@@ -1,4 +1,4 @@
-"""The commands ``ccfcpp status`` and ``ccfcpp stop``."""
+"""The commands ``ccfcpp status`` and ``ccfcpp stop``, for a server that is running."""
 
 import json
 from pathlib import Path

@@ -77,8 +77,7 @@ def graceful_interruption(
 ) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the current round.
 
-    A second one stops at once; checkpoints are written atomically, so at most one round is lost.
-    ``announce`` is called when a request comes.
+    ``announce`` is called then. A second signal raises ``KeyboardInterrupt``.
 
     Yields:
         A function that returns whether a stop was asked for.
@@ -164,10 +163,10 @@ def run_to_end(
     title: str | None = None,
     attendance: "Attendance | None" = None,
 ) -> "Summary":
-    """Run an experiment to its end, with its progress on stderr.
+    """Run an experiment to its end, show its progress on stderr, and return its summary.
 
-    The progress shows the score ``headline`` (key and name) and, on a terminal, the attendance of
-    clients on other machines. The title is printed first.
+    The progress includes the score ``headline`` (key and name) and, on a terminal, the status of
+    clients on other machines (``attendance``). The title is printed first.
 
     Raises:
         StoppedError: It was stopped.
@@ -201,13 +200,13 @@ def resume_command(command: str, path: Path, encoder: object = None) -> str:
 
 
 def report_command(path: Path) -> str:
-    """Return the command that makes the page of a run or study."""
+    """Return the command that makes the HTML page of a run or study (a set of runs)."""
     return f"ccfcpp report {shlex.quote(str(path))}"
 
 
 @contextmanager
 def printed_profile() -> Iterator[None]:
-    """Print the seconds that each part of the block took, even if it is interrupted."""
+    """Print the seconds that each profiled section of the block took, even if it is interrupted."""
     from ccfcpp.core.profiling import profiling
 
     measured = None
@@ -260,7 +259,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def score_rows(summary: "Summary") -> dict[str, str]:
-    """Format the scores of a summary, by their titles."""
+    """Format the scores of a summary, by their titles; a score that is None becomes ""."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
         title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_caveat(summary)}"
@@ -270,7 +269,7 @@ def score_rows(summary: "Summary") -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Set up memory and processors for training, and show the progress of encoders."""
+    """Set up memory and threads for training, and have the progress of encoders shown."""
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
 
     keep_freed_memory()
@@ -294,7 +293,7 @@ class EmbeddingProgress:
         self._last_line = -math.inf
 
     def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
-        """Show that ``done`` of ``of`` samples were embedded in ``seconds``."""
+        """Show, now and then, that ``done`` of ``of`` samples were embedded in ``seconds``."""
         whole, live = seconds * of / done, self._console.is_terminal
         if whole < _SOON or (done < of and seconds - self._last_line < (1 if live else 60)):
             return
@@ -306,7 +305,7 @@ class EmbeddingProgress:
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:
-    """Format traffic, time and folder for the end of a printed summary."""
+    """Format refused updates, traffic, time and folder for the end of a printed summary."""
     up, down = traffic_titles(deployed=summary.get("deployed", False))
     return {
         "refused": f"{summary['refused_updates']} updates",

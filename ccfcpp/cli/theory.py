@@ -1,4 +1,4 @@
-"""The command ``ccfcpp verify-theory``."""
+"""The command ``ccfcpp verify-theory``, which checks the papers' theorems by simulation."""
 
 from __future__ import annotations
 

@@ -47,15 +47,15 @@ class Problem:
 
 
 def rank_candidates(evidence: Tensor, fewest: int) -> list[int]:
-    """Return the candidate numbers of clusters, from ``fewest`` on, with most evidence first."""
+    """Return the candidates for k, ``fewest``, ``fewest`` + 1, …, by descending evidence."""
     return [fewest + index for index in evidence.argsort(descending=True, stable=True).tolist()]
 
 
 def describe_chosen_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
-    """Return the chosen number of clusters, the runner-up and all evidence, for a summary.
+    """Return the run summary's entries on the choice of k: k, its runner-up and all evidence.
 
     Args:
-        evidence: Evidence for each candidate number, of shape (candidates,).
+        evidence: Evidence for each candidate number, of shape (candidates,); higher is better.
         fewest: Smallest candidate.
         clusters: The chosen number.
     """
@@ -87,10 +87,10 @@ class ClusteringAlgorithm(Algorithm[AnyClusteringState]):
     Attributes:
         by_angle: Whether an image is assigned to the centroid with the highest cosine similarity;
             if not, to the nearest centroid.
-        by_pixels: Whether centroids are means of pixels: the mean of one image would reveal it.
+        by_pixels: Whether centroids are mean images, so that one over a single image reveals it.
         by_model: Function that maps a model and uint8 images (images, channels, height, width) to
-            representations, floats of shape (images, dimensions), with which local models are
-            compared with the global one; None if the algorithm trains no model.
+            representations, floats of shape (images, dimensions). It serves to compare local
+            models with the global one. None if the algorithm trains no model.
     """
 
     by_angle: bool = False

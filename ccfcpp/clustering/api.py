@@ -23,13 +23,13 @@ def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
 
 
 def has_preset(config: ClusterConfig) -> bool:
-    """Return whether the data set has a preset; if not, settings depend on the samples."""
+    """Return whether the library has preset settings for a data set; if not, the data decide."""
     is_name = "/" not in config.dataset and config.data.encoder is None
     return is_name and preset_file(f"cluster/{config.dataset}").is_file()
 
 
 def _choose_settings(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
-    """Load the data and choose settings that suit them; None if the data set has a preset."""
+    """Load the data, and choose settings by their number and shape; None if there is a preset."""
     if has_preset(config):
         return None
     from ccfcpp.clustering.setup import load_data
@@ -46,7 +46,7 @@ def _choose_settings(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
 
 
 def _possible_settings(config: ClusterConfig) -> list[Tree]:
-    """Return settings that may be chosen once the data are known, for several sizes of data."""
+    """Return what ``_choose_settings`` may choose, for several sizes of data; [] with a preset."""
     if has_preset(config):
         return []
     if config.data_kind == "vectors":
@@ -66,4 +66,4 @@ CLUSTERING = Pipeline(
     _possible_settings,
 )
 run = CLUSTERING.run
-"""The function ``ccfcpp.run``."""
+"""Run federated clustering by some settings: the function ``ccfcpp.run``."""

@@ -1,4 +1,4 @@
-"""Settings of Fed-SCAN and Fed-EMP for a user's own images, chosen by size, colour and number.
+"""Settings of Fed-SCAN and Fed-EMP for a user's own images, by their size, colour and number.
 
 The values are those of presets, or lie between them: of the digits' preset for few small images, of
 MNIST's for many grey images, and of CIFAR-10's for many images in colour.
@@ -32,14 +32,14 @@ halves the resolution once less, since a crop is half as wide as the image."""
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
-    """Return settings of Fed-SCAN and Fed-EMP for images, or of Fed-SCAN and Fed-EM for vectors.
+    """Choose settings of Fed-SCAN and Fed-EMP for images, or of Fed-SCAN and Fed-EM for vectors.
 
-    With enough images in colour, they also select Fed-EMP as the system.
+    For 1,000 or more images in colour of 24 × 24 pixels or more, they also select Fed-EMP.
 
     Args:
         count: Number of images or vectors.
         shape: Shape of an image (channels, height, width) or of a vector (d,).
-        method: Name of the system if the images do not select Fed-EMP.
+        method: Name of the system otherwise; Fed-EM gets principal components of long vectors.
     """
     settings = _settings_without_method(count, shape, method)
     colour = len(shape) == 3 and shape[0] > 1
@@ -86,7 +86,7 @@ def _settings_without_method(count: int, shape: Sequence[int], method: str) -> T
 
 
 def _settings_for_vectors(count: int) -> Tree:
-    """Return the settings of Fed-SCAN for some number of vectors."""
+    """Return settings of Fed-SCAN that suit ``count`` vectors."""
     few = count < _FEW
     batch = min(max(count, 2), _FEW)
     return {
@@ -121,7 +121,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
 
 
 def describe_settings(config: ClusterConfig) -> str:
-    """Return a phrase for users about the settings that depend on their samples."""
+    """Return a phrase that tells users the settings chosen by their data; "" if there are none."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":
         if config.method == "fed-em":

@@ -28,7 +28,7 @@ from ccfcpp.runs.run import Holdings
 
 
 def make_client(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
-    """Return a client that holds the samples with the given indices, an int64 tensor."""
+    """Return the client ``number``, which holds the data at the int64 indices ``samples``."""
     return Client(number, name, take_rows(data.values, samples.to(data.values.device)))
 
 
@@ -129,7 +129,7 @@ def _add_newcomers(
 
 
 def _read_newcomers(config: ClusterConfig, known: AnyData, place: str) -> AnyData:
-    """Read new samples like the known ones; each folder, or file of vectors, becomes a client."""
+    """Read new clients' samples, shaped like the known ones, with a client per folder or file."""
     by_client, shape, columns = config.partition.kind == "folders", None, tuple[str, ...]()
     if isinstance(known, ImageData):
         path = Path(place).expanduser()

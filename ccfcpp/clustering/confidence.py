@@ -21,9 +21,9 @@ _MEASURES = ("probability", "distance", "outlier")
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """Table column that yields the elements of a 1-d tensor as numbers, floats with six digits.
+    """Table column that yields a 1-d tensor's elements as Python numbers, floats to six digits.
 
-    Numbers are converted while they are read, to save memory.
+    Elements are converted while they are read, to save memory.
     """
 
     values: Tensor
@@ -35,12 +35,12 @@ class NumberColumn:
 
 
 def table_columns(tensors: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
-    """Return tensors of shape (samples,) as columns of a table."""
+    """Return named tensors of shape (samples,) as columns of a table."""
     return {name: NumberColumn(values) for name, values in tensors.items()}
 
 
 def scale_for_distances(points: Tensor, by_angle: bool) -> Tensor:
-    """Return points (samples, d) as distances need them: of unit length if ``by_angle``."""
+    """Normalise points (samples, d) to unit length if ``by_angle``; else return them unchanged."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
 

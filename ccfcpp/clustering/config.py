@@ -1,4 +1,4 @@
-"""Settings of ``ccfcpp cluster``."""
+"""Configuration of ``ccfcpp cluster``: data, clients, clusters, system, privacy and defences."""
 
 import re
 from collections.abc import Mapping
@@ -106,7 +106,7 @@ class SkewPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew by name, for the summary."""
+        """The degree of skew under its name ``p``, for the run's summary."""
         return {"p": self.p}
 
 
@@ -125,7 +125,7 @@ AnyPartition = Annotated[
 
 
 class ClusterConfig(RunConfig):
-    """Settings of ``ccfcpp cluster``, without the sections that only some systems have."""
+    """Settings of ``ccfcpp cluster`` for every system; a system adds groups of its own."""
 
     method: str = "ccfc++"
     """Name of the clustering system. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
@@ -158,7 +158,7 @@ class ClusterConfig(RunConfig):
 
     @property
     def grows(self) -> bool:
-        """Whether clients that join later may add clusters, whose centres they send."""
+        """Whether clients that join later may add clusters by sending these clusters' centres."""
         return bool(self.data.newcomers) and not self.privacy.is_on
 
     def most_clusters(self, samples: int, classes: int, unit: str = "image") -> int:
@@ -193,7 +193,7 @@ class ClusterConfig(RunConfig):
         return most
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect in this configuration, with what they need."""
+        """Yield each setting without effect in this configuration, with what it would need."""
         yield from super().unused()
         if self.partition.kind != "folders":
             yield "vectors.client_column", [require("partition.kind", "folders")]
@@ -217,12 +217,15 @@ class ClusterConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the dotted keys of a system's rounds and of the steps in a round; "" if fixed."""
+        """Return the dotted keys of the settings for rounds, and for steps in a round; "" if none.
+
+        ``tree`` is a configuration as nested mappings, whose ``method`` names the system.
+        """
         name = str(tree.get("method"))
         system = METHODS[name if name in METHODS else str(cls.model_fields["method"].default)]
         return system.rounds, system.round_steps
 
     @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
-        """Return all systems by name."""
+        """Return the registry of clustering systems."""
         return METHODS

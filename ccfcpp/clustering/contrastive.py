@@ -1,8 +1,9 @@
-"""Contrastive clustering: a loss over two augmented views of each image, in synchronised steps.
+"""Contrastive clustering: training by a loss over two augmented views of each image.
 
-Such a system consists of a network and a loss (a ``Program`` of ``ccfcpp.models.pooled``), which is
-computed over the images of all clients. After the training steps of a round, steps of Lloyd's
-k-means move the centroids in latent space. Clients send only sums.
+Such a system consists of a network and a loss (a ``Program`` of ``ccfcpp.models.pooled``). All
+clients make each training step together, with the loss over a batch of all their images. After the
+training steps of a round, steps of Lloyd's k-means move the centroids in latent space. Clients send
+only sums.
 """
 
 from abc import abstractmethod
@@ -39,7 +40,7 @@ from ccfcpp.models.state import random_state
 
 
 class ContrastiveConfig(Section):
-    """Settings of rounds and steps; a system adds the settings of its loss in a subclass."""
+    """Settings of a contrastive system's training; a subclass adds those of the system's loss."""
 
     rounds: Positive = 12
     steps: Positive = 10
@@ -86,11 +87,14 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def network(self) -> nn.Module:
-        """Build the network, which maps images (batch, channels, height, width) to (batch, d)."""
+        """Build the network, from images (batch, channels, height, width) to (batch, d) latents."""
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """Return the loss on pairs of views, of shape (images, 2, channels, height, width)."""
+        """Return a generator that computes the loss over all clients' images in the batch.
+
+        ``pairs`` are two views of each image here, (images, 2, channels, height, width).
+        """
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Return random network weights, and centroids drawn from a normal distribution."""
@@ -122,7 +126,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Draw two views of each image in a step's batch; None if the batch is empty."""
+        """Return a batch: two views of each image in ``turns``, and the loss; None if empty."""
         views = []
         for turn in turns:
             source = randomness.of_client(turn.client.id).generator(f"views {known.version}")
@@ -138,7 +142,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return self.space.latents(state, client)
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the nearest centroid of each image, int64 of shape (samples,)."""
+        """Return the index of each image's nearest centroid, int64 of shape (samples,)."""
         return nearest(self.represent(state, client), required_centroids(state.centroids))
 
     def final_model(self, state: EncoderState) -> EncoderState:

@@ -72,8 +72,8 @@ class FederatedClustering(
 
     Args:
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to choose it from the
-            data, for Fed-SCAN, Fed-EMP, CCFC and CCFC++ after neighbours, Fed-KM, Fed-FCM and
-            Fed-EM.
+            data, with Fed-SCAN, Fed-EMP, Fed-KM, Fed-FCM or Fed-EM, or with CCFC or CCFC++ if they
+            are pre-trained by neighbours.
         method: Name of a system, as in ``ccfcpp cluster --method``; ``auto``: Fed-EMP for
             1,000 or more images in colour, Fed-SCAN for other images, and Fed-EM for vectors, with
             20 principal components if they are longer than 32.
@@ -245,10 +245,10 @@ class FederatedClustering(
         return -float(np.square(self.transform(X).min(axis=1)).sum())
 
     def outlier_factor(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """Return how far each sample is from its cluster, of shape (n,); 1 is the RMS in ``fit``.
+        """Return each sample's distance to its cluster, of shape (n,); large for outliers.
 
         It is the Mahalanobis distance to the cluster's mean, with one covariance for all clusters
-        (``ccfcpp.clustering.mahalanobis``), over its root mean square among the samples of ``fit``.
+        (``ccfcpp.clustering.mahalanobis``), divided by its root mean square over ``fit``'s samples.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``, or their distribution is

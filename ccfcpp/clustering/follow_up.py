@@ -210,7 +210,7 @@ class FinishedRun:
         return folder
 
     def check_can_continue(self, asked: str) -> None:
-        """Check that a new run can start from this run's model, as the option ``asked`` requires.
+        """Check that a new run can start from this run's model; errors begin with ``asked``.
 
         Raises:
             UsageError: It cannot; the message says what to do instead.
@@ -230,12 +230,19 @@ class FinishedRun:
             raise UsageError(f"{asked} cannot go on from {self.folder.path}, which {why}")
 
     def changed_config(self, *changes: Tree) -> ClusterConfig:
-        """Return the run's configuration with changes; later ones override earlier ones."""
+        """Return the run's configuration with changes, nested dicts; later ones take precedence."""
         kind = type(self.config)
         return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
 
     def config_with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
-        """Return the configuration of a run from this run's model, without the clients ``gone``."""
+        """Return the configuration of a new run that starts from this run's model.
+
+        It has fewer steps, and all its clients take part in every round.
+
+        Args:
+            *changes: Settings that replace those of this run, as nested dicts.
+            gone: Numbers of clients of this run that are left out.
+        """
         scan: Tree = {"last_balance": None}
         if not self.continued_another:  # If it did, its own steps are few already.
             before = self.config.section(ScanConfig)

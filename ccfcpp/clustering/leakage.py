@@ -30,7 +30,9 @@ Leakage = dict[str, Any]
 
 
 def leakage(path: Path, client: str | None = None) -> Leakage:
-    """Attack a finished run by membership inference, and by inversion if centroids are pixels.
+    """Attack a finished run by membership inference; also by inversion if it sends mean images.
+
+    Membership inference tells training images from others; inversion reconstructs them.
 
     Args:
         path: The run's folder, in which ``leakage.json`` is written.
@@ -73,7 +75,7 @@ def _samples_of_client(run: ClusteringRun, client: str) -> Tensor:
 
 
 def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
-    """Run membership inference on training images and as many others, by each loss of an image."""
+    """Run membership inference on one or all clients' images, by each quantity of ``_losses``."""
     values, own = run.data.values, torch.zeros(0, dtype=torch.int64)
     if client is None:
         members = torch.cat([one.images for one in run.clients])
@@ -149,7 +151,7 @@ def _distance_to_nearest(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
-    """Run inversion on the mean images that clients send in the last round; None without any."""
+    """Reconstruct images from the mean images sent in the last round; None if none are sent."""
     if not run.algorithm.by_pixels:
         return None
     number = run.algorithm.rounds - 1
@@ -168,7 +170,7 @@ def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
 
 
 def _mean_images(update: object) -> Tensor | None:
-    """Return the centroids in a client's update that are means of images; None without any."""
+    """Return the centroids of a client's update, without empty clusters; None if it has none."""
     centroids: Tensor | None = getattr(update, "centroids", None)
     supports: Tensor | None = getattr(update, "supports", None)
     if centroids is None or supports is None:

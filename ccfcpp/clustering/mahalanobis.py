@@ -113,13 +113,16 @@ class FinalMessage(Generic[FinalModel]):
 
 
 _OF_CLIENTS = "descent/parts/"
-"""Prefix of the names of tensors that hold single clients' parts, which only checkpoints need."""
+"""Prefix of the names of tensors that hold single clients' sums, which only checkpoints need."""
 
 
 def model_tensors(
     model: Mapping[str, Tensor], typical: SampleDistribution | None
 ) -> dict[str, Tensor]:
-    """Return the tensors to save in a model's file, without those of single clients' parts."""
+    """Return the tensors to save in a model's file: model and distribution of samples, by name.
+
+    Sums of single clients, which a training state may hold, are left out.
+    """
     known = {} if typical is None else pack(typical)
     own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}

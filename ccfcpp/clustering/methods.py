@@ -39,8 +39,8 @@ class System:
     Attributes:
         title: Name of the system in tables.
         sends: What leaves a client, in words.
-        make: Function that makes the algorithm for a problem.
-        sections: Sections of the configuration that only some systems have, by name.
+        make: Function that makes the algorithm from a ``Problem``.
+        sections: Classes of the groups of settings (sections) that the system adds, by name.
         fixed: Settings that the system's name implies.
         ignores: Dotted keys of settings that the system never reads, in sections that it shares.
         unused: Function that yields the settings that have no effect in a configuration, with the
@@ -111,7 +111,7 @@ def without_tf32(config: RunConfig) -> None:
 
 
 def unused_if_absent(key: str) -> Callable[[Any], Unused]:
-    """Return a ``System.unused`` for the tolerance ``key``: no effect if clients may be absent."""
+    """Return a function for ``System.unused`` that yields ``key`` if clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
@@ -128,7 +128,7 @@ def lazy(module: str, kind: str, *others: str) -> Callable[[Problem], AnyAlgorit
     Args:
         module: Name of the module.
         kind: Name of the algorithm's class in the module.
-        others: Names in the module of the class's arguments after the problem.
+        others: Names of objects in the module that the class is given after the problem.
     """
 
     def make(problem: Problem) -> AnyAlgorithm:

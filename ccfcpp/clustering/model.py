@@ -45,7 +45,7 @@ _MOST_LETTERS = 200
 
 
 class ModelFacts(Section):
-    """Header of a model's file: what a ``Problem`` needs besides the configuration."""
+    """Header of a model's file: what is needed besides the configuration to rebuild the model."""
 
     clusters: Positive
     """Number of clusters k; if k was chosen from the data, its largest candidate."""
@@ -158,7 +158,7 @@ class Model:
         return Client(SERVER, "predict", values.to(self.problem.device))
 
     def _as_array(self, images: Any) -> NDArray[Any]:
-        """Return samples as an array; of a data frame, the model's columns in the model's order."""
+        """Return samples as an array; select and order a data frame's columns as the model's."""
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
@@ -265,7 +265,7 @@ def _split(
 
 
 def _unpack(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
-    """Return the final model from its own tensors, or from those of the server's state."""
+    """Return the final model from tensors: those of the server's state, or else its own."""
     try:
         return algorithm.final_model(unpack(algorithm.state_type, tensors))
     except FederationError as error:
@@ -278,7 +278,7 @@ def _unpack(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, 
 
 
 def _check_assigns(path: Path, model: Model) -> None:
-    """Check that a model can assign a made-up image, before many images are read."""
+    """Check that a model can assign an image of zeros, before the user's images are read."""
     try:
         dtype = torch.float64 if model.problem.has_vectors else torch.uint8
         model.assign(torch.zeros(1, *model.image_shape, dtype=dtype))

@@ -31,7 +31,7 @@ def clustering_run(
     Args:
         config: The configuration.
         data: The images or vectors; None: those that the configuration names are read.
-        number: Round whose connected clients take part; None: the last round.
+        number: Round whose connected clients are the run's clients; None: the last round.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
@@ -93,7 +93,8 @@ def _check_system(run: ClusteringRun) -> None:
     """Check that a system of an installed package implements what a run needs.
 
     Raises:
-        UsageError: The state has no centroids, or a part or a client's work is missing.
+        UsageError: The state has no centroids, an update lacks a declared field, or clients have
+            no code for an exchange.
     """
     algorithm, state = run.algorithm, run.initial_state
     if not hasattr(state, "centroids"):

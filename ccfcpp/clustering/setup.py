@@ -20,7 +20,7 @@ _SELECTION = Randomness(0)
 def load_data(config: ClusterConfig) -> AnyData:
     """Load the images or vectors of a run, with their clients if each folder is a client.
 
-    ``data.images`` are drawn first, and ``data.imbalance`` then applies to those.
+    First ``data.images`` of them are drawn at random, then ``data.imbalance`` shrinks classes.
 
     Raises:
         UsageError: The data cannot be read, or have no labels and ``data.imbalance`` needs them.
@@ -66,7 +66,7 @@ def load_run_encoder(config: ClusterConfig, device: torch.device) -> Encoder | N
 
     Raises:
         UsageError: It cannot be loaded, is not the encoder with which the run began, or embeds
-            images although ``vectors`` names columns.
+            images although the configuration names columns of a table.
     """
     if config.data.encoder is None:
         return None

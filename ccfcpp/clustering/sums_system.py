@@ -70,7 +70,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
 
     Attributes:
         init: Returns the initial state, a dataclass that derives from ``InitState``. If it has no
-            centroids, the library computes them first, as for Fed-KM.
+            centroids, the library computes them by k-means++ (``kmeans.initialisation``).
         local: Returns the sums over some points, given the state and the points: a dataclass of
             tensors, each a sum over points. The library adds them up in float64.
         update: Returns the next state, given the state and the sums over all clients.
@@ -78,8 +78,9 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
             the highest probability, or with the nearest centroid without ``probabilities``.
         probabilities: Returns the probability of each cluster, of shape (samples, k); optional.
         has_converged: Returns whether further rounds would not change a state; optional.
-        parts: Fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` whose rows have
-            these counts; all others are a ``Sum()``.
+        parts: What the fields of the sums are, by name: ``Count()``, a number of points, or
+            ``Sum(count="n")``, a sum whose rows are over the points counted in field ``n``; all
+            others are a ``Sum()``.
         largest: Upper bound on one point's contribution to a field, by the field's name, if it is
             known; it limits the noise that differential privacy needs.
         exchange: The exchange of a round, made from the functions.
@@ -153,7 +154,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
         return exchange
 
     def _returned_class(self, name: str) -> type[Any]:
-        """Return the dataclass in the return annotation of the function with a name."""
+        """Return the dataclass that the function ``name``, such as ``init``, says it returns."""
         with self.report_errors(name):
             kind = get_type_hints(getattr(self, name)).get("return")
         if not (isinstance(kind, type) and is_dataclass(kind)):
@@ -167,7 +168,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
         return one_line_errors(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
-        """Return the sums over points, of shape (samples, d), by field name, in float64."""
+        """Call ``local`` on points (samples, d); return its sums by field name, in float64."""
         with self.report_errors("local"):
             sums = _check_type(self.local(state, points), self.exchange.update)
             return {name: part.double() for name, part in pack(sums).items()}
@@ -182,7 +183,7 @@ def _check_type(value: T, expected: type[T]) -> T:
 
 @dataclass(frozen=True)
 class SumsClientWork(SummedWork[AnyInitState, Sums]):
-    """Client side of the exchange of a ``SumsSystem``: sums over a client's points, in blocks."""
+    """Client side of a ``SumsSystem``'s exchange: sums over a client's points, block by block."""
 
     system: SumsSystem[AnyInitState, Sums]
     exchange: Exchange[AnyInitState, Sums]
@@ -223,7 +224,7 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
         return total
 
     def _drop_small_sums(self, total: dict[str, Tensor], samples: int) -> dict[str, Tensor]:
-        """Return the sums, with those over too few points set to 0.
+        """Return the sums, but 0 for those over fewer than ``context.least`` points.
 
         The number of points is a row's count if it has one, or else ``samples``.
         """
@@ -260,7 +261,7 @@ class SumsClustering(
         return self._make_state("init", lambda: self.system.init(self.problem, randomness))
 
     def _make_state(self, name: str, make: Callable[[], AnyInitState]) -> AnyInitState:
-        """Call ``make``, and return its state on the run's device, as a checkpoint stores it."""
+        """Call ``make``, check its state and move it to the run's device; errors give ``name``."""
         with self.system.report_errors(name):
             packed = pack(_check_type(make(), self.state_type))
             if name == "update" and (spoilt := find_non_finite(packed)):
@@ -290,7 +291,11 @@ class SumsClustering(
         return state
 
     def update_format(self, message: AnyInitState) -> UpdateFormat:
-        """Return an update's shapes and dtypes, from sums over two random points."""
+        """Return an update's shapes and dtypes, from sums over two random points.
+
+        Raises:
+            UsageError: ``local`` of both points is not the sum of ``local`` of each.
+        """
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
         points = points.to(device, self.rule.dtype)
@@ -331,7 +336,7 @@ class SumsClustering(
     def aggregate(
         self, state: AnyInitState, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Return the next state, by the system's ``update``, with its floats as metrics."""
+        """Return the next state, by the system's ``update``; its float fields are the metrics."""
         total = to_device(pack(sum_updates(updates)), self.problem.device)
         sums = unpack(self.exchange.update, total)
         after = self._make_state("update", lambda: self.system.update(state, sums))

@@ -22,7 +22,7 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
         values: Vectors, floats of shape (samples, d).
 
     Raises:
-        UsageError: They are too large, or differ too little for a network at their distance from 0.
+        UsageError: They are too large, or so far from 0 that a network cannot tell them apart.
     """
     vectors = config.vectors
     check_range(vectors, values)

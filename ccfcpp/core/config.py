@@ -42,7 +42,7 @@ Unused = Iterator[tuple[str, Sequence[Piece]]]
 
 @dataclass(frozen=True)
 class Affects:
-    """Marks a setting that affects only ``what``, such as files, and not a run's results."""
+    """Annotation of a setting that changes only ``what``, such as files, and no result of a run."""
 
     what: str
 
@@ -57,34 +57,34 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect, given the other settings of the section."""
+        """Yield (key, needs) of each setting without effect; ``needs`` would give it one."""
         yield from ()
 
 
 def require(key: str, value: object = True) -> KeyValue:
-    """Return a setting and the value that another setting needs, for ``Section.unused``."""
+    """Return a setting that another one needs to have an effect, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
 def require_other(key: str, value: object) -> tuple[Piece, ...]:
-    """Return the need for any value of a setting but this one, for ``Section.unused``."""
+    """Return the need that ``key`` has another value than ``value``, for ``Section.unused``."""
     return require(key, ...), f" other than {in_file(value)}"
 
 
 def unused_without(keys: str, *needs: Piece) -> Unused:
-    """Yield each of the keys, separated by spaces, as without effect unless ``needs`` are given."""
+    """Yield (key, ``needs``) for each of the keys, separated by spaces; see ``Section.unused``."""
     yield from ((key, needs) for key in keys.split())
 
 
 def kinds_of(field: FieldInfo) -> list[type[Section]]:
-    """Return the classes that a field's section may have; none if the field is no section."""
+    """Return the classes of a field that is a section, one per kind; [] if it is no section."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
 
 @functools.cache
 def fields_of(kind: type[Section]) -> dict[str, FieldInfo]:
-    """Return the fields of a configuration and of all kinds of its sections, by dotted key."""
+    """Return the fields of a configuration class and of all its sections' kinds, by dotted key."""
     fields: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
         if kinds := kinds_of(field):
@@ -168,7 +168,7 @@ class VectorsConfig(Section):
     """Whether to scale each component to variance 1."""
 
     def unused(self) -> Unused:
-        """Yield the settings that need components."""
+        """Yield ``whiten`` if ``components`` is not set; it then has no effect."""
         if self.components is None:
             yield "vectors.whiten", require_other("vectors.components", None)
 
@@ -195,7 +195,7 @@ class ViewsConfig(Section):
     """Probability that a view is mirrored."""
 
     def unused(self) -> Unused:
-        """Yield the range of a blur whose probability is 0."""
+        """Yield ``blur`` if its probability is 0; it then has no effect."""
         if self.blur_probability == 0:
             yield "views.blur", require_other("views.blur_probability", 0)
 
@@ -235,7 +235,7 @@ class AffineViewsConfig(Section):
 class IntensityViewsConfig(Section):
     """Settings of random changes of intensity and colour, after the affine view; 0 turns one off.
 
-    Factors are given by their largest absolute logarithm.
+    A factor is given by the largest absolute value of its natural logarithm.
     """
 
     gamma: Amount = 0.0
@@ -265,7 +265,7 @@ class PartitionConfig(Section):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew between clients, by its key; empty if the kind has none.
+        """The setting that controls the skew between clients, as {key: value}; {} without one.
 
         Infinity is a text, since JSON has no such number.
         """
@@ -287,7 +287,7 @@ class ClassesPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The number of classes of each client."""
+        """The number of classes of each client, as {key: value}."""
         return {"classes_per_client": self.classes_per_client}
 
     @property
@@ -308,7 +308,7 @@ class DirichletPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The concentration alpha."""
+        """The concentration alpha, as {key: value}; infinity is the text "inf"."""
         return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
 
 
@@ -316,13 +316,13 @@ class AvailabilityConfig(Section):
     """Settings of device failures and client sampling."""
 
     disconnection_rate: Share = 0.0
-    """Share of the clients that are absent for the whole run, in whole clients, halves up."""
+    """Share of the clients that are absent for the whole run, rounded to whole clients."""
     dropout_rate: BelowOne = 0.0
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0
     """Share of the connected clients that the server invites in a round."""
     without: tuple[Count, ...] = ()
-    """Numbers of clients that never take part, as if they had not been there: ``ccfcpp forget``."""
+    """Numbers of clients that never take part, as ``ccfcpp forget`` sets them."""
     late: tuple[Count, ...] = ()
     """Numbers of clients that join after the start."""
     late_rounds: Annotated[Positive, Affects("who takes part in which round")] = 1
@@ -345,7 +345,7 @@ class AvailabilityConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """Settings of how networks use the machine; results differ by rounding at most."""
+    """Settings of the precision of networks' arithmetic; results differ by rounding at most."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
@@ -354,7 +354,7 @@ class PrecisionConfig(Section):
 
 
 class ComputeConfig(PrecisionConfig):
-    """Settings of how networks use the machine if each client trains by itself."""
+    """Settings of precision and parallel training if each client trains by itself."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
     """Largest number of clients that are trained side by side; ``auto``: on a processor one for
@@ -382,7 +382,7 @@ def all_used(config: object) -> Unused:
 
 
 class ConfigOfMethod(Protocol):
-    """Interface of what a configuration needs to know of a method."""
+    """Interface of a method, as far as a configuration depends on it."""
 
     @property
     def sections(self) -> Mapping[str, type[Section]]:
@@ -390,7 +390,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def fixed(self) -> Tree:
-        """Settings that the method's name implies."""
+        """Values that are set if the method is named, nested by section."""
 
     @property
     def ignores(self) -> Sequence[str]:
@@ -409,15 +409,17 @@ class RunConfig(Section):
     """Settings of every run; a method adds sections."""
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """Name of a data set; or path of an image folder, an archive of one, or an ``.npz`` file; to
-    cluster also of vectors: ``.npy``, ``.npz``, ``.csv``, ``.parquet``, or a folder of these."""
+    """Name of a data set, or path of an image folder, an archive of one, or an ``.npz`` file. To
+    cluster, also path of vectors: ``.npy``, ``.npz``, ``.csv``, ``.parquet``, or a folder of
+    these."""
     seed: int = 0
     """Seed of all random numbers."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     """Device of the computation; ``auto`` is a GPU if there is one."""
     evaluate_every: Positive | None = None
-    """Score the global model every so many rounds; classification also after the last. None: after
-    each round; in Fed-SCAN's steps only after those that find neighbours again, and the last."""
+    """Score the global model every N rounds; classification also after the last round. If null,
+    after each round; in Fed-SCAN's steps only after those that find neighbours again, and the
+    last."""
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
     """Also log the rounds with one of these, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
@@ -425,7 +427,7 @@ class RunConfig(Section):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the key of the number of rounds, and that of the steps in a round, if any."""
+        """Return the keys of the number of rounds and of steps per round; "" if there is none."""
         return "", ""
 
     @classmethod
@@ -435,14 +437,14 @@ class RunConfig(Section):
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
-        """Return the configuration class with the sections of the method that is named."""
+        """Return this class with the sections of the method that the settings ``tree`` name."""
         name, default = str(tree.get("method")), str(cls.model_fields["method"].default)
         found = _with_sections(cls._declared(), name if name in cls.methods() else default)
         return cast(type[Self], found)
 
     @classmethod
     def fields_with(cls, method: str) -> dict[str, FieldInfo]:
-        """Return the fields of a method's configuration, and of all kinds of its sections."""
+        """Return the fields of a method's configuration and of its sections, by dotted key."""
         own = cls.methods()[method].sections.items()
         sections = (
             {f"{name}.{key}": f for key, f in fields_of(kind).items()} for name, kind in own
@@ -451,7 +453,7 @@ class RunConfig(Section):
 
     @classmethod
     def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
-        """Return the fields of the library's methods and the named method, by dotted key."""
+        """Return the fields of our methods and of the one that ``tree`` names, by dotted key."""
         # The flagship's sections come first, the baselines' behind them.
         named = {str(tree.get("method"))} & cls.methods().keys()
         return functools.reduce(
@@ -460,19 +462,19 @@ class RunConfig(Section):
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
-        """Return the settings that the named method implies."""
+        """Return the values that the method named in ``tree`` fixes; {} if it names none."""
         methods, name = cls.methods(), str(tree.get("method"))
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section that is an instance of a class; without one, the class's defaults."""
+        """Return the section of a class; without one, an instance with the class's defaults."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), kind):
                 return section
         return kind()
 
     def unused(self) -> Unused:
-        """Yield the settings of the whole configuration that have no effect."""
+        """Yield (key, needs) of all settings without effect, as ``Section.unused`` does."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), Section):
                 yield from section.unused()
@@ -510,7 +512,7 @@ class RunConfig(Section):
 
 @functools.cache
 def _with_sections(base: type[RunConfig], method: str) -> type[RunConfig]:
-    """Make a configuration class with the sections of a method."""
+    """Make a subclass of a configuration class that also has the sections of a method."""
     sections = base.methods()[method].sections
     for name in sections:
         if name in base.model_fields and method not in base.methods().own():

@@ -1,7 +1,8 @@
-"""Configurations, layered from presets, files and single values.
+"""Configurations, merged from layers: presets, files and single values.
 
-Each layer overrides those before it: the defaults, the data set's preset, files given by the user,
-and single values given by the user. A layer that names a method also sets what the method fixes.
+A layer is a nested dictionary of settings, and overrides the layers before it: the defaults, the
+data set's preset, the user's files, and the user's single values. A layer that names a method also
+sets the values that this method fixes.
 """
 
 import difflib
@@ -37,11 +38,11 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class Shipped(Tree):
-    """The settings of a preset of the library, some of which may have no effect."""
+    """Settings from a preset of the library; unlike a user's, some may have no effect."""
 
 
 class _Loader(SafeLoader):
-    """The safe loader, which also refuses a mapping that has a key twice (YAML 1.2, §3.2.1.3)."""
+    """YAML's safe loader, which also refuses a mapping with a key twice (YAML 1.2, §3.2.1.3)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -54,12 +55,12 @@ class _Loader(SafeLoader):
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
-    """Return the configuration that a user's layers give, over the presets they build on.
+    """Merge a user's settings onto the presets that they build on, and validate the result.
 
     Args:
         kind: Class of the configuration.
-        presets: Folder of the data sets' presets, under ``configs``.
-        layers: The user's settings, each layer overriding those before it.
+        presets: Folder of the data sets' presets, under ``configs``, such as ``cluster``.
+        layers: The user's settings; each layer overrides those before it.
 
     Raises:
         UsageError: A key is unknown or a value is out of its range.
@@ -69,7 +70,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """Return the presets that settings build on: the data set's, and one named by ``preset``."""
+    """Return the presets below settings ``given``: the data set's, then its variant ``preset``."""
     dataset = str(given.get("dataset", "digits"))
     section = given.get("data")
     encoder = section.get("encoder") if isinstance(section, Mapping) else None
@@ -81,12 +82,17 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
-    """Merge layers; what a method fixes is overridden by the layer that names the method.
+    """Merge layers of settings (nested dictionaries); a later layer overrides an earlier one.
 
-    The key ``rounds`` is replaced by the method's own key for its number of rounds.
+    The values that a method fixes override all layers before the one that names the method. The
+    key ``rounds`` is replaced by the method's own key for its number of rounds.
+
+    Args:
+        kind: Class of the configuration, which knows the methods.
+        layers: Settings by key, the settings of a section in a dictionary of their own.
 
     Raises:
-        UsageError: A layer that is not a complete configuration has an unknown key.
+        UsageError: A layer has an unknown key; only a complete configuration (``is_whole``) may.
     """
     both = [part for layer in layers for part in (kind.fixed_by(layer), layer)]
     found = merge(*both)
@@ -101,12 +107,15 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
 
 
 def is_whole(layer: Tree) -> bool:
-    """Return whether a layer has all settings of every run, as a run's ``config.yaml`` has."""
+    """Return whether a layer has every field of ``RunConfig``, as a run's ``config.yaml`` has."""
     return RunConfig.model_fields.keys() <= layer.keys()
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
-    """Replace the key ``rounds`` by the method's own key, unless the layer sets that one, too."""
+    """Replace a layer's key ``rounds`` by the method's own key; a value of that key has priority.
+
+    A method that counts steps gets rounds times steps. ``found``: all layers merged.
+    """
     (key, steps), value = kind.keys_of_rounds(found), layer["rounds"]
     if not key:
         raise UsageError(
@@ -140,9 +149,9 @@ def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
-    """Read configurations, each from a user's file or else a preset, such as ``feddecorr/table1``.
+    """Read each of the paths ``given``, or else the preset so named, such as ``feddecorr/table1``.
 
-    For presets in the folders ``groups`` the last part of the name is enough.
+    The last part of a preset's name is enough if it is unique, or in one of the folders ``groups``.
 
     Raises:
         UsageError: There is neither such a file nor such a preset, or it cannot be read.
@@ -194,7 +203,7 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
 
 
 def nest(key: str, value: object) -> Tree:
-    """Return the dotted key ``a.b`` as ``{a: {b: value}}``."""
+    """Nest a value under its dotted key: return ``{a: {b: value}}`` for the key ``a.b``."""
     for part in reversed(key.split(".")):
         value = {part: value}
     assert isinstance(value, dict)
@@ -202,12 +211,12 @@ def nest(key: str, value: object) -> Tree:
 
 
 def unflatten(values: Mapping[str, object]) -> Tree:
-    """Make a tree from values by dotted key; the inverse of ``flatten``."""
+    """Return a nested dictionary of values given by dotted key; the inverse of ``flatten``."""
     return merge(*(nest(key, value) for key, value in values.items()))
 
 
 def merge(*trees: Mapping[str, object]) -> Tree:
-    """Merge trees, of which each overrides those before it."""
+    """Merge nested dictionaries key by key; each overrides those before it."""
     merged: Tree = {}
     for tree in trees:
         for key, value in tree.items():
@@ -219,7 +228,7 @@ def merge(*trees: Mapping[str, object]) -> Tree:
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a tree with their dotted keys."""
+    """Yield (``prefix`` + dotted key, value) for each value in a nested dictionary."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -233,7 +242,9 @@ def values_of(config: BaseModel) -> dict[str, object]:
 
 
 def validate(kind: type[C], tree: Tree) -> C:
-    """Make a configuration from a tree, without the keys of other methods and kinds of sections.
+    """Build a validated configuration from a nested dictionary of settings.
+
+    Keys that belong to other methods, or to kinds of a section that are not chosen, are dropped.
 
     Raises:
         UsageError: A key or value does not fit; the message names the first, and what would fit.
@@ -245,7 +256,10 @@ def validate(kind: type[C], tree: Tree) -> C:
 
 
 def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -> None:
-    """Refuse unknown keys, except in the sections ``but``, and values in place of sections."""
+    """Raise ``UsageError`` for an unknown key, or for a single value in place of a section.
+
+    ``known`` are dotted keys; unknown keys in the sections ``but`` are allowed.
+    """
     sections = {key.partition(".")[0] for key in known if "." in key}
     for name, content in tree.items():
         if name in sections and not isinstance(content, Mapping):
@@ -259,7 +273,7 @@ def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -
 
 
 def _select_fields(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
-    """Return the part of a tree that has a field in a configuration class and its sections.
+    """Drop the keys of nested settings for which a configuration class has no field.
 
     A section of an unknown kind stays as it is; ``validate`` refuses it.
     """
@@ -280,7 +294,7 @@ def _select_fields(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
 
 
 def validated(kind: type[B], tree: Tree) -> B:
-    """Make a section, or a configuration of a known class, from a tree; raise as ``validate``."""
+    """Build a configuration or section of class ``kind``; raise errors as ``validate`` does."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -288,7 +302,7 @@ def validated(kind: type[B], tree: Tree) -> B:
 
 
 def _refusal(kind: type[BaseModel], error: "ErrorDetails") -> UsageError:
-    """Return the error for the first key or value that does not fit."""
+    """Convert pydantic's error to one that names the key, the value and the rule."""
     place, context = list(error["loc"]), error.get("ctx", {})
     if isinstance(refusal := context.get("error"), UsageError):
         return refusal
@@ -319,12 +333,12 @@ def _likeness(first: str, second: str) -> float:
 
 
 def dump_yaml(config: BaseModel) -> str:
-    """Return a configuration as YAML, with every key."""
+    """Return a configuration as YAML, with default values included."""
     return to_yaml(config.model_dump(mode="json"))
 
 
 def to_yaml(tree: Mapping[str, object]) -> str:
-    """Return a tree as YAML, with its keys in their order."""
+    """Return a nested dictionary as YAML, with its keys in their order."""
     text: str = yaml.dump(tree, Dumper=SafeDumper, sort_keys=False, allow_unicode=True)
     return text
 

@@ -46,7 +46,7 @@ _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is ignored."""
+    """Return whether a file or folder is ignored: it is hidden, or made by the system."""
     return name.startswith((".", "~$")) or name.lower() in _RUBBISH
 
 
@@ -79,7 +79,7 @@ def _kind_of_folder(path: Path, changed: int) -> DataKind:
 
 
 def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[Path]:
-    """Return the files with some suffixes in a folder, sorted by name."""
+    """Return the files in a folder that have one of the suffixes, sorted; no hidden ones."""
     return sorted(
         file
         for file in folder.iterdir()

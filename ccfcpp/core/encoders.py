@@ -80,7 +80,7 @@ class EncoderName:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program, which could do anything when it is loaded."""
+        """Whether it is a program (TorchScript), which could do anything when it is loaded."""
         return self.family == "torchscript"
 
     def may_be(self, other: "EncoderName") -> bool:

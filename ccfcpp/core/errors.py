@@ -24,7 +24,7 @@ class KeyValue:
         return f"{self.key} = {in_file(self.value)}" if self.value is not ... else self.key
 
     def by_flag(self, flags: Mapping[str, str]) -> str:
-        """Return the setting as a command-line flag; as ``key = value`` if it has none."""
+        """Return the setting with its flag in ``flags`` (by key); without one, ``key = value``."""
         if self.key not in flags:
             return str(self)
         if self.value is True or self.value is ...:
@@ -34,11 +34,11 @@ class KeyValue:
 
 
 Piece = str | KeyValue
-"""A part of a message."""
+"""A part of an error message: text, or a setting."""
 
 
 def join_pieces(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
-    """Join groups of message parts with a separator."""
+    """Join groups of message parts to one list, with a separator between groups."""
     return [part for group in groups for part in (separator, *group)][1:]
 
 
@@ -60,8 +60,8 @@ class UsageError(ValueError):
         """Return the message with flags in place of keys.
 
         Args:
-            typed: The flags that were typed, by key.
-            known: All flags, by key.
+            typed: The flags that the user typed, by key, for settings that the user gave.
+            known: All flags, by key, for settings that the message advises.
         """
         return "".join(
             part if isinstance(part, str) else part.by_flag(known if part.advised else typed)
@@ -78,7 +78,7 @@ class StoppedError(Exception):
 
 
 def in_file(value: object) -> str:
-    """Format a value as in a configuration file."""
+    """Format a value as in a YAML configuration file."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_table(path: Path, rows: Rows) -> None:
-    """Write rows to a CSV file atomically; names of files in them may be any bytes."""
+    """Write rows to a CSV file atomically; file names that are not UTF-8 keep their bytes."""
     with (
         atomic_file(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
@@ -81,7 +81,7 @@ def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
 
 
 def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  # noqa: B006
-    """Return the SHA-256, in hexadecimal, of JSON values and of tensors by name."""
+    """Return one SHA-256, in hexadecimal, of JSON values ``facts`` and of tensors by name."""
     import torch
 
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -92,7 +92,7 @@ def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  #
 
 
 def append_line(path: Path, line: str, *, durable: bool = False) -> None:
-    """Append a line to a file, and cut off a last line that a crash or full disk left incomplete.
+    """Append a line to a file; it is a new line even if a crash left the last one incomplete.
 
     A ``durable`` line survives a power failure once this returns.
     """
@@ -114,7 +114,7 @@ def read_lines(path: Path) -> tuple[list[str], str]:
 
 
 def make_durable(path: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file's content is on the disk (fsync)."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
@@ -131,7 +131,7 @@ def make_names_durable(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yield the path of a new, empty file, which is moved to ``path`` at the end.
+    """Yield the path of a new, empty file, moved to ``path`` at the end; deleted after an error.
 
     Its name is random, so that nobody can place a link there that would be followed.
     """

@@ -38,9 +38,9 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
         clusters: Cluster of each sample, shape (samples,); any integers, in any number.
 
     Returns:
-        ``nmi`` (arithmetic mean of the entropies, as the authors' code has it), ``nmi_geometric``
-        (Strehl and Ghosh 2002, which the paper cites), ``kappa`` (Cohen's) and ``accuracy`` after
-        Hungarian matching, and ``ari``.
+        ``nmi`` (divided by the arithmetic mean of the entropies, as in the CCFC authors' code),
+        ``nmi_geometric`` (by the geometric mean: Strehl and Ghosh 2002), ``kappa`` (Cohen's) and
+        ``accuracy`` after Hungarian matching, and ``ari``.
 
     Example:
         >>> import numpy as np

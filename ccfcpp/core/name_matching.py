@@ -24,8 +24,8 @@ def tidy(name: str) -> str:
 def canonical(name: str) -> str:
     """Return the form of a name by which names are compared.
 
-    It is the tidy name. Whole numbers are reduced to their digits, since pandas writes an integer
-    as ``1.0`` if a value of its column is missing, and spreadsheets drop leading zeros.
+    It is the result of ``tidy``. Whole numbers are reduced to their digits, since pandas writes an
+    integer as ``1.0`` if a value of its column is missing, and spreadsheets drop leading zeros.
 
     Example:
         >>> canonical("01.0"), canonical(" low "), canonical("1.10"), canonical("1.2e+03")
@@ -44,7 +44,7 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def describe_spellings(names: Iterable[str], what: str) -> list[str]:
-    """Return a warning for each group of names that are taken for one, or that only look alike.
+    """Return a warning for each group of names that are treated as one, or that only look alike.
 
     Args:
         names: Names as they are spelled in the data.
@@ -66,7 +66,7 @@ def describe_spellings(names: Iterable[str], what: str) -> list[str]:
 
 @functools.lru_cache(1 << 16)
 def _look(name: str) -> str:
-    """Return the visible part of a name: without case, brackets and invisible letters."""
+    """Reduce a name to a form that is equal for names that look alike, such as "A 1" and "a_1"."""
     name = unicodedata.normalize("NFKC", name).casefold().replace("\u2212", "-")
     name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     name = re.sub(r"[\s_()\[\]{}]+", " ", name).strip()

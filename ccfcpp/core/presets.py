@@ -27,12 +27,12 @@ def preset_folder() -> Path:
 
 
 def preset_file(name: str) -> Path:
-    """Return the file of a preset, whether or not there is one."""
+    """Return the path of a preset's file, which need not exist."""
     return preset_folder() / f"{name}.yaml"
 
 
 def preset_names() -> list[str]:
-    """Return the names of all presets: those of ``cluster`` and ``classify`` first."""
+    """Return the names of all presets, sorted, those of ``cluster`` and ``classify`` first."""
     folder = preset_folder()
     files = (path for path in folder.rglob("*.yaml") if path.parent != folder / ITEMS_OF_PAPERS)
     names = [path.relative_to(folder).with_suffix("") for path in files]
@@ -41,7 +41,7 @@ def preset_names() -> list[str]:
 
 
 def variants(presets: str) -> list[str]:
-    """Return the names of a command's variant presets, such as ``published``."""
+    """Return the names of variants (subfolders) in a folder of presets, such as ``published``."""
     return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 

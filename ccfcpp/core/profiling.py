@@ -1,4 +1,4 @@
-"""Measurement of the time that sections of a run take."""
+"""Measurement of the time that sections (named blocks) of a run's code take."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch
 
 @dataclass
 class Profile:
-    """Wall-clock seconds and calls by section; the time excludes the sections inside it."""
+    """Seconds and calls of each section (named block of code), without the sections inside it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ _current: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def section(name: str) -> Iterator[None]:
-    """Measure the block as a section of the work; almost free outside of ``profiling``."""
+    """Measure the time of this block under a name; does nothing outside of ``profiling``."""
     profile = _current.get()
     if profile is None:
         yield

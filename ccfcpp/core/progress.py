@@ -70,7 +70,7 @@ def report_round(number: int) -> None:
 
 
 def report_exchanges(done: int, of: int) -> None:
-    """Report that ``done`` of ``of`` exchanges of the round are complete."""
+    """Report to the current ``RoundProgress`` that ``done`` of ``of`` exchanges are complete."""
     if progress := _current.get():
         progress.exchanges(done, of)
 
@@ -110,11 +110,11 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watch_embedding(watch: Watch) -> None:
-    """Set the function that is called as an encoder embeds samples, in this context."""
+    """Set the function that ``report_embedded`` calls, in this context (``contextvars``)."""
     _watch.set(watch)
 
 
 def report_embedded(encoder: str, done: int, of: int, seconds: float) -> None:
-    """Report that an encoder has embedded ``done`` of ``of`` samples."""
+    """Report that an encoder has embedded ``done`` of ``of`` samples, after ``seconds``."""
     if watch := _watch.get():
         watch(encoder, done, of, seconds)

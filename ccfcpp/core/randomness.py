@@ -14,15 +14,15 @@ SETUP = -1
 
 @dataclass(frozen=True)
 class Randomness:
-    """Source of all random numbers: a pure function of ``(seed, round, client, purpose)``.
+    """Source of random numbers: each is a function of ``(seed, round, client, purpose)`` alone.
 
     No generator is shared: the order of the clients, interruptions and the number of processes do
     not change a draw. Numbers are drawn on the CPU, so that they are the same on every device.
 
     Attributes:
         seed: Seed of the run, any integer.
-        round: Round of the numbers; ``SETUP`` before the first round.
-        client: Client of the numbers; ``SERVER`` for the server.
+        round: Round in which numbers are drawn; ``SETUP`` before the first round.
+        client: Number of the client that draws; ``SERVER`` for the server.
     """
 
     seed: int
@@ -30,11 +30,11 @@ class Randomness:
     client: int = SERVER
 
     def at_round(self, number: int) -> "Randomness":
-        """Return the source of another round."""
+        """Return the source for round ``number``, with the same seed and client."""
         return replace(self, round=number)
 
     def of_client(self, client: int) -> "Randomness":
-        """Return the source of another client."""
+        """Return the source for the client of a number, with the same seed and round."""
         return replace(self, client=client)
 
     def integer(self, purpose: str) -> int:
@@ -44,7 +44,7 @@ class Randomness:
         return int.from_bytes(digest, "big") >> 1
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Make a CPU generator for one purpose."""
+        """Make a CPU generator, seeded by ``integer(purpose)``."""
         return generator_of(self.integer(purpose))
 
 

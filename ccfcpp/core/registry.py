@@ -17,7 +17,7 @@ _DELIBERATE = (UsageError, FederationError, StoppedError, OSError, MemoryError)
 
 @contextmanager
 def one_line_errors(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
-    """Turn an exception in another package's code into an error of one line, with its place.
+    """Turn an exception in another package's code into an error of one line that names the place.
 
     Args:
         what: What fails, for the message, such as "method 'my-method'".
@@ -133,7 +133,7 @@ class Registry(Mapping[str, T]):
         return name in self._points
 
     def blaming(self, name: str, by_itself: bool = False) -> AbstractContextManager[None]:
-        """Return ``one_line_errors`` for a name of another package; for our own, do nothing."""
+        """Return ``one_line_errors`` for another package's object; an empty context for ours."""
         if name in self._own:
             return nullcontext()
         return one_line_errors(f"{self.what} {name!r}", self._points[name].module, by_itself)

@@ -25,7 +25,7 @@ _NO_BOUND = 10**6
 
 @dataclass(frozen=True)
 class KeyDescription:
-    """Description of a key of a configuration, for all kinds of its section together.
+    """Description of a key of a configuration, for all kinds of the key's section together.
 
     Attributes:
         description: Meaning of the key.
@@ -41,7 +41,7 @@ class KeyDescription:
 
 
 def describe_keys(*kinds: type[Section]) -> dict[str, KeyDescription]:
-    """Describe the keys of a configuration, or of a section of several kinds."""
+    """Describe each key, by dotted name, of a configuration class or of a section's classes."""
     descriptions: dict[str, KeyDescription] = {}
     for name in dict.fromkeys(name for kind in kinds for name in kind.model_fields):
         having = [kind for kind in kinds if name in kind.model_fields]
@@ -71,7 +71,7 @@ def _describe(description: str, fields: list[FieldInfo]) -> KeyDescription:
 
 
 def _leaves(annotation: object, bounds: list[object]) -> Iterator[tuple[object, list[object]]]:
-    """Yield the basic types of an annotation, each with its bounds, and a ``Literal``'s values."""
+    """Yield (type, bounds) for each basic type in an annotation, (value, []) for literals."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _leaves(arguments[0], [*bounds, *arguments[1:]])

@@ -1,4 +1,4 @@
-"""Tables and CSV files of them."""
+"""Tables by rows or by columns, and their CSV format."""
 
 import csv
 import io
@@ -29,14 +29,14 @@ Rows = Sequence[Mapping[str, object]] | Columns
 
 
 def as_csv(rows: Rows) -> str:
-    """Format rows as CSV, with a column for every key."""
+    """Format rows as CSV text, with a column for every key that occurs."""
     text = io.StringIO()
     write_csv(text, rows)
     return text.getvalue()
 
 
 def write_csv(text: TextIO, rows: Rows) -> None:
-    """Write rows as CSV, with a column for every key."""
+    """Write rows as CSV to the open file ``text``, with a column for every key that occurs."""
     writer = csv.writer(text, lineterminator="\n")
     if isinstance(rows, Columns):
         writer.writerow(rows.columns)
@@ -48,7 +48,7 @@ def write_csv(text: TextIO, rows: Rows) -> None:
 
 
 def csv_bytes(rows: Rows) -> bytes:
-    """Format rows as the bytes of a CSV file; names of files in them may be any bytes."""
+    """Format rows as the bytes of a CSV file; file names that are not UTF-8 keep their bytes."""
     return as_csv(rows).encode("utf-8", "surrogateescape")
 
 

@@ -9,5 +9,5 @@ def process_count() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process among them, from 0."""
+    """Return this process's number among those that ``torchrun`` started, from 0; 0 without it."""
     return int(os.environ.get("RANK", "0"))

@@ -1,4 +1,4 @@
-"""Readable forms of counts, sizes and names."""
+"""Formatting of counts, sizes and names for people."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def bytes_in_words(count: int) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """Format a time roughly, in the largest unit of which there are about two."""
+    """Format seconds roughly, such as "about 2 hours"; 1.5 hours or minutes are the least."""
     for size, unit in ((3600, "hour"), (60, "minute")):
         if seconds >= 1.5 * size:
             return f"about {format_count(round(seconds / size), unit)}"
@@ -29,7 +29,7 @@ def time_in_words(seconds: float) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Join names with commas and "and"; of more than 20, the first and the number of others."""
+    """Join names with commas and "and"; of more than 20, only the first 20, then "N more"."""
     *first, last = names[:_MOST_NAMED]
     if len(names) > _MOST_NAMED:
         first, last = [*first, last], f"{len(names) - _MOST_NAMED} more"

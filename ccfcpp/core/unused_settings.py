@@ -59,7 +59,7 @@ def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
 
 
 def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
-    """Return the need for the kind of a section that has a setting; () if none has it."""
+    """Return the kind that section ``name`` must have for a setting ``key``; () if none has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
     kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]

@@ -107,7 +107,7 @@ def unpack_archive(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked
 
 
 class _Unpacking:
-    """State of unpacking one archive into a new folder."""
+    """Unpacker of one archive into a new folder; it collects what cannot be unpacked."""
 
     def __init__(self, archive: Path, root: Path, only: Sequence[str]) -> None:
         self.archive, self.root, self.only = archive, root, only
@@ -144,7 +144,7 @@ class _Unpacking:
             self._add_unread(path, _damage_message(self.archive / self._name(path), error))
 
     def add_tar(self) -> None:
-        """Unpack a `.tar` from front to back, as a compressed one cannot be searched."""
+        """Unpack a `.tar`, which may be compressed, in one pass from front to back."""
         with _open_decompressed(self.archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
                 for info in tar:
@@ -185,7 +185,7 @@ class _Unpacking:
         self._links[path] = target
 
     def _add_hard_link(self, path: Path, target: str) -> None:
-        """Copy the content that the hard link's target has at this point of the archive."""
+        """Write a hard link at ``path`` as a copy of its target, as unpacked so far."""
         parts = _split_path(target)
         there = self.root.joinpath(*parts)
         if ".." in parts or not there.is_file():
@@ -195,7 +195,7 @@ class _Unpacking:
                 self._write(path, there.stat().st_size, file)
 
     def add_links(self) -> None:
-        """Create the symbolic links, except those to targets outside the folder."""
+        """Create the symbolic links; one that leads out of the folder becomes an empty file."""
         for path, target in self._links.items():
             path.unlink()
             path.symlink_to(target)
@@ -234,7 +234,7 @@ class _Unpacking:
         return path
 
     def _remove(self, path: Path) -> None:
-        """Remove the file that an earlier member of the same name has written."""
+        """Remove a file that an earlier member of the same name has written; list it as lost."""
         if path.is_file():
             path.unlink()
             self._links.pop(path, None)
@@ -246,7 +246,7 @@ class _Unpacking:
 
 
 def broken_link_reason(link: str | Path) -> str:
-    """Return the reason why a link without a readable target is not read."""
+    """Return the text that says why a link without a readable target is not read."""
     return f"it is a link to {str(link)!a}, which leads to no file here"
 
 
@@ -257,7 +257,7 @@ def _split_path(name: str) -> list[str]:
 
 
 class _Header(tarfile.TarInfo):
-    """Header of a `.tar` member; a broken one raises an error in place of ending the archive."""
+    """Header of a `.tar` member; a broken one raises an error, where tarfile would stop reading."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:

@@ -16,9 +16,9 @@ class Policies(Drawn):
     """Random AutoAugment sub-policies of a batch, one for each image.
 
     Attributes:
-        sub_policies: int64 of shape (samples,): index of the sub-policy in the table.
-        chances: float32 of shape (samples, 2), uniform: each of its two operations is applied if
-            this is below the operation's probability.
+        sub_policies: int64 of shape (samples,): index of the sub-policy in the paper's table.
+        chances: float32 of shape (samples, 2), uniform in [0, 1): each of its two operations is
+            applied if this is below the operation's probability.
         negated: bool of shape (samples, 2): whether each operation's signed magnitude, if any,
             changes its sign.
     """

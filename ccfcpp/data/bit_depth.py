@@ -54,7 +54,7 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
 
 
 def raw_mode(image: Image.Image) -> str:
-    """Return PIL's name of the file's pixel format, such as ``RGB;16B``; empty if it has none."""
+    """Return PIL's name of an image file's pixel format, such as ``RGB;16B``; empty if none."""
     tile = getattr(image, "tile", None)
     args = tile[0][3] if tile else ""
     name = args[0] if isinstance(args, tuple) and args else args
@@ -145,8 +145,8 @@ def decode_16_bits(
 
     Args:
         image: The image, opened but not decoded.
-        opened: Opens the same image once more.
-        raw: Result of ``raw_mode``.
+        opened: Opens the same image file once more.
+        raw: Result of ``raw_mode`` for the image.
 
     Returns:
         Pixels of shape `(channels, height, width)`.

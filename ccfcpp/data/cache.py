@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Return `$CCFCPP_CACHE`, or `decoded` in the user folder."""
+    """Return the folder of the cache: `$CCFCPP_CACHE`, or `decoded` in the user's cache folder."""
     configured = os.environ.get("CCFCPP_CACHE")
     return Path(configured).expanduser() if configured else user_folder() / "decoded"
 
@@ -56,9 +56,9 @@ def without_cache_writes() -> Iterator[None]:
 def cached(
     files: Iterable[Path], options: str, names: tuple[str, ...], decode: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the arrays that `decode` makes of files, from the cache if they are there.
+    """Return the arrays that `decode` makes from files, read from the cache if they are there.
 
-    If the cache cannot be read or written, the files are decoded each time.
+    Otherwise they are decoded and written to the cache, if it can be written.
 
     Args:
         files: The files that `decode` reads, in order; the cache compares their paths, sizes and
@@ -119,7 +119,7 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
 def cached_folder(
     files: Iterable[Path], options: str, fill: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """Yield a folder that `fill` has filled with files, from the cache if it is there.
+    """Yield a folder filled by `fill`: the cached one if there is one, else a new one.
 
     If the cache cannot be written, the folder is deleted after the context. The arguments `files`
     and `options` are those of `cached`.
@@ -142,7 +142,7 @@ def cached_folder(
 
 @contextmanager
 def _new_entry(entry: Path) -> Iterator[Path]:
-    """Yield an empty folder, which is renamed to the cache entry at the end."""
+    """Yield an empty folder to be filled; at the end it is renamed to the cache entry."""
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
         whole = Path(temporary) / entry.name
@@ -157,7 +157,7 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 
 
 def _delete_oldest(newest: Path) -> None:
-    """Delete the least recently used entries until the cache is small enough."""
+    """Delete the least recently used entries, never ``newest``, until the cache is small enough."""
     entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
     sizes = Counter[Path]()
     for entry in entries:

@@ -72,12 +72,17 @@ class Roles(NamedTuple):
 
     @property
     def named(self) -> list[str]:
-        """Names of the columns that hold labels and clients."""
+        """Canonical names of the columns that hold classes and clients, without None."""
         return [name for name in (self.label, self.client) if name is not None]
 
 
 def known_names(where: Path | str, written: Iterable[str], what: str = "columns") -> list[str]:
-    """Return the canonical names of columns or files, and check that they differ.
+    """Return the canonical forms of names, and check that they differ.
+
+    Args:
+        where: Path of the table or folder that has the names, for the message.
+        written: The names as the user spells them.
+        what: The named things in the plural, for the message.
 
     Raises:
         UsageError: Two names have the same canonical form.
@@ -94,7 +99,7 @@ def known_names(where: Path | str, written: Iterable[str], what: str = "columns"
 def files_of_clients(
     folder: Path, suffixes: Collection[str], client_column: str | None
 ) -> list[Path]:
-    """Return the files of a folder in which each file holds the data of one client.
+    """Return the data files in a folder, each of which holds the data of one client.
 
     Raises:
         UsageError: Two files name the same client, or `client_column` is given, too.
@@ -110,7 +115,7 @@ def files_of_clients(
 
 
 def select_columns(path: Path, roles: Roles, source: Source) -> Table:
-    """Select the columns of vectors, and those of classes and clients.
+    """Read the columns that ``roles`` names from an open table: vectors, classes and clients.
 
     Raises:
         UsageError: A column is missing, or holds values of a wrong kind.
@@ -241,7 +246,9 @@ def warn_of_row_numbers(where: Path | str, names: Sequence[str], numbers: Array)
 
 
 def align_columns(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
-    """Return the tables with the same columns in the same order; a missing one is filled with NaN.
+    """Give all tables, each with its path, the same columns in the same order.
+
+    A column that a table lacks is filled with NaN if ``missing`` is "mean".
 
     Raises:
         UsageError: A file has no row, or lacks a column and ``missing`` is "refuse".
@@ -270,7 +277,7 @@ def align_columns(tables: Sequence[tuple[Path, Table]], missing: Missing) -> lis
 
 
 def with_columns(table: Table, wanted: Sequence[str]) -> Table:
-    """Return a table with exactly the wanted columns, in their order; a missing one is NaN."""
+    """Return the table with exactly the ``wanted`` columns, in this order; NaN if it lacks one."""
     if list(table.columns) == list(wanted):
         return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)

@@ -69,7 +69,7 @@ def _join_names(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]
 
 
 def _join_reading(first: Samples, second: Samples, prefix: str) -> Reading | None:
-    """Return the joined records of how the files of both data sets were read."""
+    """Join both data sets' records of how files were read; ``prefix`` marks files of the second."""
     one, other = first.reading, second.reading
     if other is None:
         return one

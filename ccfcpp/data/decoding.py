@@ -1,8 +1,8 @@
 """Decoding of image files to uint8 arrays: the only place where a decoder reads untrusted bytes.
 
 Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped. Of a file with
-several frames or pages the first is taken. Values of more than 8 bits are mapped by the image's own
-range, or by a window, as the file has them. HEIC and DICOM each need an extra to be installed.
+several frames or pages the first is taken. Values of more than 8 bits are mapped to 8 linearly,
+from the image's own range or from a given window. HEIC and DICOM each need an optional package.
 """
 
 import importlib.util
@@ -80,7 +80,7 @@ def looks_like_image(head: bytes) -> bool:
 
 
 def installed_extras() -> list[str]:
-    """Return the installed optional packages that add image formats."""
+    """Return the names of those optional packages for image formats that are installed."""
     return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
 
 

@@ -108,7 +108,7 @@ def _window_of_file(dataset: Any) -> Window | None:
 
 
 def _first(value: Any) -> float | None:
-    """Return the first of one or several values; None if there is none."""
+    """Return a DICOM value, or the first of several, as a float; None if there is none."""
     if value is None or value == "":
         return None
     return float(value[0] if isinstance(value, list | tuple) or hasattr(value, "append") else value)

@@ -22,7 +22,7 @@ _NAME_LETTERS = 100
 
 
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
-    """Embed images in memory as vectors, and keep their labels and owners."""
+    """Embed images in memory as vectors; the result keeps their labels, owners and names."""
     keys = [content_hash([], {"image": image}) for image in images.images]
     vectors = _embed_all(encoder, keys, images.images.cpu().numpy())
 
@@ -49,7 +49,7 @@ def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
 
 
 def _embed_all(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
-    """Embed samples, all of which must be readable."""
+    """Embed samples, all readable, as float32 (samples, d); ``keys`` are digests of content."""
     vectors, _ = encoder.embed(keys, lambda i: samples[i])
     return torch.from_numpy(vectors)
 
@@ -57,7 +57,7 @@ def _embed_all(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
 def read_encoded_texts(
     path: Path, encoder: Encoder, text: str, label: str | None, client: str | None
 ) -> VectorData:
-    """Embed texts from files as vectors; the arguments are those of ``read_texts``."""
+    """Read texts from files and embed them; the other arguments are those of ``read_texts``."""
     texts = read_texts(path, text, label, client)
     vectors = embed_texts(texts.texts, encoder)
     data = vectors_from(

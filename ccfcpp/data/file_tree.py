@@ -34,7 +34,7 @@ class ImageFile(NamedTuple):
 
     @property
     def deeper(self) -> "ImageFile":
-        """The same image, labelled with the next deeper folder on its path."""
+        """The same image file, with the next deeper folder on its path as its class."""
         assert self.folder is not None
         return self._replace(folder=self.folder / self.path.relative_to(self.folder).parts[0])
 
@@ -73,7 +73,7 @@ class Tree:
         return file.relative_to(self.root).as_posix()
 
     def disk(self, file: Path) -> Path:
-        """Return the path of a file on the disk.
+        """Return where a listed file is on disk: for an archive, in its unpacked folder.
 
         Raises:
             UnreadableError: The file has no content.
@@ -83,7 +83,7 @@ class Tree:
         return self._disk_path(file)
 
     def disk_paths(self, files: Iterable[Path]) -> list[Path]:
-        """Return the paths of files on the disk, also of files without content."""
+        """Return where listed files are on disk, including files without content."""
         return list(map(self._disk_path, files))
 
     def _disk_path(self, path: Path) -> Path:
@@ -94,7 +94,7 @@ class Tree:
         return self.disk(file).read_text("utf-8", "replace")
 
     def list_other_files(self, but: Collection[Path] = ()) -> list[FileFacts]:
-        """Return the facts on all files that are not images, except those in ``but``."""
+        """Return name and reason of files that are lost or no images, except those in ``but``."""
         others = [file for files in self.others.values() for file in files if file not in but]
         reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
         return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]

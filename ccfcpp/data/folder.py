@@ -100,7 +100,7 @@ def read_folder(
 
 
 def _decode_cached(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
-    """Decode image files, or read the decoded images from the cache."""
+    """Return the decoded image files, from the cache if they are there, and facts on each file."""
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)

@@ -30,12 +30,12 @@ from ccfcpp.data.sets.domainnet import SPLITS, find_lists, select_listed
 
 
 class Layout(NamedTuple):
-    """Images that a folder's layout yields, with empty folders and list files beside them.
+    """Images of a folder with their classes, clients and splits, and what else was found there.
 
     Attributes:
         files: The images of the chosen classes, in order.
         empty: Folders that should hold images and hold none.
-        lists: Files that are lists of images.
+        lists: Text files that list training or test images.
     """
 
     files: list[ImageFile]
@@ -173,6 +173,8 @@ def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
     """Check that the chosen classes exist, and return their canonical names.
+
+    ``where`` is the data's name in messages.
 
     Raises:
         UsageError: If no class is chosen, or one is not among the `known` ones.

@@ -71,7 +71,7 @@ class Reading:
 
     @property
     def rows(self) -> list[dict[str, object]]:
-        """The files that are left out, as rows of a table."""
+        """The files that are left out, as rows of a table with the columns `file` and `reason`."""
         return [{"file": file.name, "reason": file.reason} for file in self.skipped]
 
 
@@ -93,6 +93,9 @@ def read_files(
         tree: The folder or archive that contains them.
         how: The settings ``data``: size, window, and limits.
         shape: Channels, height and width of the result; overrides ``how.image_size``.
+
+    Returns:
+        uint8 of shape `(readable files, channels, height, width)`, and facts on all files.
     """
     # Imported here, as listing the published data sets does not need them.
     import torch
@@ -148,7 +151,7 @@ def _choose_shape(facts: Sequence[FileFacts], how: DataConfig, shape: Shape | No
 
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
-    """Embed image files of any size as vectors; leave out those that cannot be read."""
+    """Embed image files as vectors, leaving out unreadable ones; return these and facts on all."""
     # Vectors are cached by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
     facts: list[FileFacts] = []
@@ -199,19 +202,19 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return the size statistics of the images that could be read, of which there must be one."""
+    """Return statistics of the sizes of those images that could be read, at least one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
 def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
-    """Convert facts on files to an array of one JSON string, to be cached."""
+    """Convert facts on files to a 0-dimensional array, a JSON string, that can be cached."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
 
 def facts_from_array(array: NDArray[np.generic]) -> list[FileFacts]:
-    """Convert an array of `facts_as_array` back to facts on files."""
+    """Convert a result of `facts_as_array` back to facts on files."""
     return [
         FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
         for each in json.loads(str(array))

@@ -34,7 +34,8 @@ class Sizes(Section):
         images: Number of images.
         channels: 1 if all are grey, else 3.
         common: Height, width and number of images of the most frequent sizes, 20 at most.
-        reaching: Numbers of images whose shorter side has at least 8, 16, 32 and 64 pixels.
+        reaching: Numbers of images whose shorter side has at least 8, at least 16, at least 32, and
+            at least 64 pixels.
     """
 
     images: Number
@@ -44,7 +45,7 @@ class Sizes(Section):
 
     @staticmethod
     def of(sizes: Iterable[tuple[int, int]], colour: bool) -> "Sizes":
-        """Compute the statistics of images with the given heights and widths."""
+        """Compute statistics from each image's (height, width), and whether any is in colour."""
         counts = Counter(sizes)
         # Equally frequent sizes are sorted, so that the order of the images does not matter.
         common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_LISTED]

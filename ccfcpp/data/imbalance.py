@@ -20,7 +20,7 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
 def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
     """Return a random subset of the images, with the class sizes of ``long_tailed_sizes``.
 
-    The first class gets as many images as the smallest class has, so that no class has too few.
+    The first and largest class gets as many images as the smallest class of ``data`` has.
     The images keep their order.
 
     Raises:

@@ -166,7 +166,7 @@ def index_names(
 
 
 def as_strings(names: _Array) -> _Array:
-    """Convert names that are bytes or integers to strings, to join those of several arrays."""
+    """Convert an array of names, bytes or integers, to strings; leave other dtypes unchanged."""
     if names.dtype.kind == "S":
         return np.char.decode(names.view(np.ndarray), "utf-8", "replace")
     return names.astype(np.str_) if names.dtype.kind in "iu" else names

@@ -70,10 +70,10 @@ def skewed_partition(
 
 
 def _own_samples(members: Sequence[Tensor], clients: int, client: int, wanted: int) -> Tensor:
-    """Return a client's part of its own class: up to ``wanted`` samples, in data order.
+    """Return indices of a client's samples of its own class: up to ``wanted``, in data order.
 
     Args:
-        members: The samples of each class.
+        members: Indices of the samples of each class.
         clients: Number of all clients.
         client: The number of this one.
         wanted: Largest number of samples.
@@ -157,7 +157,7 @@ def _split_by_client(
     counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]",
     source: np.random.Generator,
 ) -> list[Tensor]:
-    """Shuffle each class, split it into parts of the given sizes, and join them by client."""
+    """Shuffle each class, split it by its row of ``counts``, and join the parts by client."""
     by_class = [
         np.split(source.permutation(own), np.cumsum(row)[:-1])
         for own, row in zip(members, counts, strict=True)
@@ -206,7 +206,10 @@ def classes_partition(
 def _assign_classes(
     classes: int, clients: int, each: int, generator: torch.Generator
 ) -> list[list[int]]:
-    """Return the clients of each class; each takes the classes with the fewest clients so far."""
+    """Return the clients of each class.
+
+    In random order, each client takes ``each`` classes, those with the fewest clients so far.
+    """
     clients_of: list[list[int]] = [[] for _ in range(classes)]
     for client in torch.randperm(clients, generator=generator).tolist():
         order = torch.randperm(classes, generator=generator).tolist()
@@ -216,7 +219,7 @@ def _assign_classes(
 
 
 def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
-    """Give client i the samples whose int64 owner is i, in data order."""
+    """Return, for each client i, the indices of the samples whose int64 owner is i, ascending."""
     # One sort for all: a comparison for each of 100,000 clients would take hours.
     sizes = owners.cpu().bincount(minlength=clients).tolist()
     return list(torch.split(owners.cpu().argsort(stable=True), sizes))

@@ -69,18 +69,18 @@ DATASETS: Registry[DataSet] = Registry(
 
 
 def user_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/ccfcpp`, or `~/.cache/ccfcpp`."""
+    """Return the user's cache folder: `$XDG_CACHE_HOME/ccfcpp`, or `~/.cache/ccfcpp`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ccfcpp"
 
 
 def root_folder(data_root: Path | None) -> Path:
-    """Return the data sets' folder: `data_root`, else `$CCFCPP_DATA`, else one for the user."""
+    """Return the data sets' folder: `data_root`, else `$CCFCPP_DATA`, else the user's `data`."""
     configured = data_root or os.environ.get("CCFCPP_DATA") or user_folder() / "data"
     return Path(configured).expanduser()
 
 
 def describe(data_root: Path | None = None) -> dict[str, tuple[DataSet, str]]:
-    """Return, by name, every named data set and a description of where it is found.
+    """Return each named data set and a text that says where it is found, by name.
 
     `data_root` is as in `load`.
 

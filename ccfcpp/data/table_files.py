@@ -83,7 +83,7 @@ def csv_columns(path: Path) -> list[Any]:
 
 
 def csv_line_of(path: Path, row: int) -> int:
-    """Return the number of the line on which a row of a CSV file ends."""
+    """Return the number, from 1, of the line on which row ``row``, from 0, of a CSV file ends."""
     return next(islice(_lines(path), row, None))[0]
 
 
@@ -163,7 +163,7 @@ def read_parquet(path: Path, roles: Roles) -> Source:
 
 
 def _split_lists(name: str, column: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a column with its name; a column of lists is split into one for each position."""
+    """Yield a column with its name; split a column of lists into one column for each position."""
     from pyarrow import chunked_array, compute, nulls, types
 
     kind, lengths = column.type, []

@@ -61,7 +61,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
 
 
 def _read_rows(file: Path, wanted: list[str]) -> list[list[str]]:
-    """Return each row's cells in the wanted columns, the first of which holds the texts."""
+    """Return the cells of each row in the columns ``wanted``; the first has the texts."""
     if file.suffix.lower() == ".csv":
         return _read_cells(file, wanted)
     if len(wanted) > 1:

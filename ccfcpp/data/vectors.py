@@ -82,7 +82,7 @@ def vectors_from(
         where: Origin of the array, for error messages.
         columns: Names of the columns.
         labels: Integers or strings of shape `(n,)`.
-        clients: The client of each vector, likewise.
+        clients: Names of each vector's client, integers or strings of shape `(n,)`.
         missing: `refuse` NaN, or, with `mean`, keep it as a value to be imputed.
 
     Raises:

@@ -19,7 +19,7 @@ class ClientContext:
         largest: Number of images of the largest client.
         together: Largest number of clients that take part in a round.
         bounding: Bounds what each image adds to a sum; None: nothing is bounded.
-        least: The fewest images over which a client sends a centroid, mean or sum.
+        least: Minimum number of images in a centroid, mean or sum that a client sends.
         alike: Whether all clients have equal weight, whatever their size (client-level privacy).
         alone: Whether the server gets exact sums over all clients in each round, so that a process
             with all clients may run whole steps by itself.
@@ -55,7 +55,7 @@ class Algorithm(ABC, Generic[State]):
     Attributes:
         rounds: Largest number of rounds in a run.
         state_type: The dataclass that ``initial_state`` returns and a checkpoint holds.
-        scored_every: Score the state every so many rounds, if the user sets no number.
+        scored_every: Number of rounds from one scoring to the next, if the user sets none.
     """
 
     rounds: int
@@ -63,7 +63,7 @@ class Algorithm(ABC, Generic[State]):
     scored_every: int = 1
 
     def is_scored(self, number: int, every: int | None) -> bool:
-        """Return whether to score the state after round ``number``; ``every`` is the user's."""
+        """Return whether to score after round ``number``; ``every``: the user's interval."""
         if every is not None:
             return (number + 1) % every == 0
         return number + 1 == self.rounds or (number + 1) % self.scored_every == 0

@@ -15,7 +15,7 @@ class Availability:
     """Model of client availability: device failures and client sampling.
 
     Attributes:
-        disconnection_rate: Share of the clients that are absent for the whole run (the paper's
+        disconnection_rate: Share of the clients that are absent for the whole run (CCFC++ paper,
             Section IV-E), rounded to whole clients, halves up.
         dropout_rate: Probability that a connected client is absent from one round.
         sample_fraction: Share of the connected clients that the server invites in a round, rounded

@@ -36,7 +36,7 @@ class Checkpoint(Generic[State]):
 
 
 class CheckpointClock:
-    """Clock that decides when a checkpoint is due: they take at most ``share`` of the time."""
+    """Clock that tells when to write a checkpoint: writing takes at most ``share`` of the time."""
 
     def __init__(self, share: float = 0.05) -> None:
         self._share = share

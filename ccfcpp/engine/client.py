@@ -64,8 +64,8 @@ def select_memory(memory: Memory, part: str) -> Memory:
 
 
 def sort_by_size(members: Iterable[Member]) -> list[Member]:
-    """Sort clients by their number of samples, the largest first; the loop uses this order.
+    """Sort clients by their number of samples, the largest first, as the round loop asks them.
 
-    Clients of one cohort then have similar sizes, and wait little for each other.
+    Clients that are trained at the same time then have similar sizes, and wait little.
     """
     return sorted(members, key=lambda member: (-member.samples, member.id))

@@ -62,14 +62,14 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Images:
-    """Sampling rate and norm bounds of each image's part of the sums of an exchange.
+    """Sampling rate of images, and norm bounds of each one's contribution to an exchange's sums.
 
     Attributes:
         share: Probability that an image is in the sums.
         batch: Mean number of images in a step, the divisor of sums that are ``of_batch``.
-        largest: Upper bound, which always holds, of the norm of an image's part of a sum, by the
-            name of the sum.
-        usual: Usual norm of an image's part, by name; configured bounds are multiples of it.
+        largest: Upper bound, which always holds, of the L2 norm of an image's contribution to a
+            sum, by the name of the sum.
+        usual: Usual norm of such a contribution, by name; configured bounds are multiples of it.
     """
 
     share: float = 1.0
@@ -83,26 +83,26 @@ UNBOUNDED_IMAGES = "what one image adds is not bounded"
 
 @dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
-    """The declaration of an exchange, which server and clients share.
+    """Declaration of an exchange (a message to clients and their updates), which both sides share.
 
     Attributes:
         name: Its name in tasks and reports.
         message: Type of the message, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
         update: Type of an update, likewise.
-        parts: Meaning of each part of an update, by the name of its field; ``a/b`` is the part b of
-            a field a. A part that is not declared is ``Opaque``.
+        parts: Meaning of each part (tensors) of an update, by the name of its field; ``a/b`` is the
+            part b of a field a. A part that is not declared is ``Opaque``.
         uses_memory: Whether clients need their local states (``Client.memory``).
         travels: Whether messages are sent. If not, all connected clients compute by themselves,
             even if they are not available; the report has their metrics, and no bytes are counted.
-        images: Sampling and norms of single images' parts of the sums; or a text that says why
-            these have no bound, and what to change.
+        images: Sampling of images, and norms of their contributions to the sums; or a text that
+            says why these have no bound, and what to change.
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
         once: Whether it takes place once, before all others; progress estimates leave it out.
         remembers_parts: Whether the server stores each client's last part, for rounds in which the
             client is absent.
-        usual: Usual norm of a client's part if all clients have equal weight, by name; configured
-            bounds are multiples of it.
+        usual: Usual norm of a client's contribution to a part if all clients have equal weight, by
+            name; configured bounds are multiples of it.
     """
 
     name: str
@@ -125,14 +125,14 @@ class Exchange(Generic[Message, Update]):
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Interface of a message that holds a different part, of the same type, for each client."""
+    """Interface of a message with different content, of the same type, for each client."""
 
     def to(self, client: int) -> object:
-        """Return the part for the client of a number."""
+        """Return the content for one client, given its number."""
 
 
 def part_for(message: object, client: int) -> object:
-    """Return what a client gets of a message: its part if that is ``Addressed``, else all."""
+    """Return what one client gets of a message: its content if ``Addressed``, else all of it."""
     return message.to(client) if isinstance(message, Addressed) else message
 
 
@@ -168,13 +168,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """
 
     def attributed(self, update: Update, senders: Sequence[int]) -> Update:
-        """Return the update with its senders' numbers if it needs them; not for noisy sums."""
+        """Return the update, with its senders' numbers if needed; not called for noisy updates."""
         return update
 
     def project_noisy(self, message: Message, update: Update) -> Update:
         """Return the valid update nearest to one with noise, such as one with counts ≥ 0.
 
-        It is called in place of ``check``.
+        It is called in place of ``check``. By default the update is returned unchanged.
         """
         return update
 

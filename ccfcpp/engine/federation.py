@@ -1,4 +1,4 @@
-"""The round loop."""
+"""The round loop: it sends messages, checks updates, and has the algorithm aggregate them."""
 
 import itertools
 import time
@@ -40,10 +40,10 @@ class Guard(Protocol):
     """Interface of an object that decides whether a round may be run, such as a privacy budget."""
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
-        """Return whether a round may be run."""
+        """Return whether round ``number`` may be run with these exchanges."""
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
-        """Record that a round starts."""
+        """Record that round ``number`` starts."""
 
     def figures(self) -> dict[str, float]:
         """Return metrics for the round's report, such as the budget spent."""
@@ -75,7 +75,7 @@ class RoundReport:
     absent: dict[int, list[str]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """Return the fields for a line of the log; ``absent`` only if a client was absent."""
+        """Return all fields by name, for a line of the log; ``absent`` only if not empty."""
         return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
@@ -87,7 +87,7 @@ class Federation(Generic[State, Carrier]):
 
     Args:
         system: Name of the algorithm in tasks.
-        stages: Stages between the transport and the loop, starting from the clients' side.
+        stages: Steps that replies pass on their way, such as noise; the nearest to clients first.
         guard: Asked before each round; if it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
             aggregated. Its time is not counted as the round's.
@@ -176,7 +176,7 @@ class Federation(Generic[State, Carrier]):
     def run_works(
         self, works: Sequence[AnyServerWork], state: Any, number: int
     ) -> tuple[Any, RoundReport]:
-        """Run exchanges as one round: those of the algorithm, or an evaluation after the last."""
+        """Run ``works`` as round ``number``: the algorithm's exchanges, or an evaluation's."""
         started, self._observing, self._answered = time.monotonic(), 0.0, set()
         report_round(number)
         randomness = self.randomness.at_round(number)
@@ -220,7 +220,7 @@ class Federation(Generic[State, Carrier]):
         refused: list[int],
         report: RoundReport,
     ) -> None:
-        """Record whether an update was accepted; the run fails if none was in two rounds in a row.
+        """Record whether an exchange had an accepted update; two rounds without end the run.
 
         One round may fail, since clients may restart in the middle of it. It does not count if a
         client is absent, so that a single hostile client cannot end the run.
@@ -242,7 +242,7 @@ class Federation(Generic[State, Carrier]):
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
-        """Count the samples of clients that will probably answer; 0 if the number is secret."""
+        """Count the samples of clients that will probably answer; 0 if a guard keeps it secret."""
         if self.guard is not None:  # A client's update must not reveal which others were drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)

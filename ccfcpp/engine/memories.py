@@ -48,7 +48,7 @@ class ClientMemories:
         self._bytes = 0
 
     def take(self, client: int) -> Memory:
-        """Return a client's memory, by name; empty if none was ever stored.
+        """Return a client's memory, tensors by name; empty if none was ever stored.
 
         Raises:
             UsageError: Its file is missing or damaged.
@@ -107,7 +107,7 @@ class ClientMemories:
         self.settle(named)
 
     def settle(self, named: Iterable[str] = ()) -> None:
-        """Delete older files, once a checkpoint has the names that ``save`` returned."""
+        """Delete all files but each client's last one and those ``named``, of other processes."""
         self._of_checkpoint = {*self._files.values(), *named}
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):

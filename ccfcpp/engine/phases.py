@@ -60,7 +60,7 @@ class Phase(ABC, Generic[K]):
 
     @abstractmethod
     def last_exchanges(self) -> Sequence[AnyServerWork]:
-        """Return the phase's exchanges before those of the system in the system's first round."""
+        """Return the exchanges that complete the phase; they begin the system's first round."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
@@ -93,14 +93,14 @@ class Prepared(Generic[State, K]):
 
 
 class Phased(Algorithm[Any], Generic[State, K]):
-    """An algorithm that runs a phase, and then a system on the preprocessed samples.
+    """An algorithm that runs a phase (preprocessing), and then a system on preprocessed samples.
 
     Args:
         phase: The phase.
         system: The system, for preprocessed samples.
 
     Attributes:
-        prepared: Class of the states and messages of the two.
+        prepared: Class of states and messages that hold the system's and the phase's.
     """
 
     prepared: type[Prepared[Any, Any]] = Prepared
@@ -203,7 +203,7 @@ def _same(first: object, second: object) -> bool:
 
 
 class _Wrapping(ServerWork[Any, Any, Any]):
-    """Base class of server work on one of the two fields of a ``Prepared`` state."""
+    """Base class of a server's half of an exchange, on one of the fields of ``Prepared``."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
         self.phased = phased

@@ -32,7 +32,7 @@ class ExchangeRequest:
 
     @property
     def exchange(self) -> AnyExchange:
-        """The declaration of the exchange."""
+        """The exchange that is carried out: its name, and the types of message and update."""
         return self.work.exchange
 
     @cached_property
@@ -42,7 +42,7 @@ class ExchangeRequest:
 
     @cached_property
     def member(self) -> Mapping[int, Member]:
-        """The clients by number."""
+        """The clients that are asked, by number."""
         return {member.id: member for member in self.members}
 
 
@@ -95,7 +95,7 @@ def check_reply(request: ExchangeRequest, reply: Reply) -> object:
     """Check the update of a reply, and return it.
 
     Returns:
-        The update; one with noise after ``ServerWork.project_noisy``.
+        The update; one with added noise is first made valid by ``ServerWork.project_noisy``.
 
     Raises:
         RefusedUpdateError: There is no update, or its type, format or values are not allowed.
@@ -133,7 +133,7 @@ def count_sent_bytes(reply: Reply) -> int:
 
 
 def pack_update(update: object) -> dict[str, Tensor]:
-    """Pack an update; raise ``RefusedUpdateError`` if it holds anything but tensors."""
+    """Flatten an update to tensors by name; raise ``RefusedUpdateError`` if that is impossible."""
     try:
         return pack(update)
     except (TypeError, ValueError, RuntimeError) as error:  # also an integer beyond 64 bits

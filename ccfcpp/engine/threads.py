@@ -49,7 +49,7 @@ class Cohort:
 
 
 def choose_threads(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
-    """Return the number of threads that train the ``together`` clients of a round."""
+    """Return how many threads train ``together`` clients: at most ``wanted``, 1 unless on a CPU."""
     most = together if wanted == "auto" else min(wanted, together)
     return min(torch.get_num_threads(), most) if device.type == "cpu" else 1
 
@@ -125,7 +125,7 @@ def map_in_threads(
 
 
 def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """Combine copies of a client work into one that runs in threads; a single one is returned."""
+    """Combine copies of a client work to one that runs in threads; return a single one as it is."""
     return ThreadedWork(works) if len(works) > 1 else works[0]
 
 

@@ -26,11 +26,11 @@ class Reply:
         accept: Replaces the client's local state by the new one; called if the server accepts the
             update, before the aggregation.
         others: The other clients in a sum.
-        made_of: The replies that a stage of the server has combined into this one.
-        noised: Whether noise was added, after which numbers are no longer those of images.
-        is_checked: Whether a stage has already checked the update.
-        bytes_up: Bytes that these clients have sent together, if they are not one update each.
-        bytes_down: Bytes that they have received together, if it is not the message alone.
+        made_of: The replies from which the server, such as a defence, has made this one.
+        noised: Whether noise was added; counts of images in the update are then not exact.
+        is_checked: Whether the update has already been checked.
+        bytes_up: Bytes that these clients have sent together; None: those of one update each.
+        bytes_down: Bytes that they have received together; None: those of the message alone.
     """
 
     client: int
@@ -61,7 +61,7 @@ class Transport(Protocol):
         """
 
     def save(self) -> Mapping[int, str]:
-        """Write all local states, safe from a crash; return their versions by client."""
+        """Write all clients' local states, safe from a crash; return their versions by client."""
 
     def restore(self, versions: Mapping[int, str]) -> None:
         """Load the clients' local states of a checkpoint, by the versions that it names.
@@ -71,7 +71,7 @@ class Transport(Protocol):
         """
 
     def settle(self) -> None:
-        """Delete older versions, once a checkpoint names those that ``save`` returned."""
+        """Delete older local states, once a checkpoint names those that ``save`` returned."""
 
 
 class InProcess:
@@ -81,8 +81,8 @@ class InProcess:
         merges: Whether a cohort computes one update for all its clients if updates are sums. It is
             faster; but the server cannot tell clients apart, and results differ by rounding from
             clients in processes of their own.
-        varies: Whether clients may be absent from a round; updates with parts that the server
-            remembers are then not merged.
+        varies: Whether clients may be absent from a round; updates are then not merged if the
+            server remembers each client's for such rounds (``Exchange.remembers_parts``).
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The meaning of the parts of an update, and the tensors (name, shape, dtype) that it must hold.
 
-An exchange declares the meaning of each part of its update. Checks, byte counts, secure sums,
-noise, attacks, defences and sending read this declaration and nothing else, so that a new system
-has them all without further code.
+A part is a tensor, or several under one name, such as a model. An exchange declares the meaning of
+each part. Checks, byte counts, secure sums, noise, attacks, defences and sending read this
+declaration and nothing else, so that a new system has them all without further code.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +19,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum over images or clients, of which the server needs only the total.
+    """Declares a part (named tensors) as a sum over images or clients; only its total is needed.
 
     Attributes:
         count: Name of the part with the number of images in each row; a row divided by it is the
@@ -39,9 +39,9 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean:
-    """A weighted mean over clients.
+    """Declares a part (named tensors of an update) as a weighted mean over clients.
 
-    Averaged is the change from the message's part of the same name, or from 0 if it has none.
+    The mean is taken of the changes from the message's part of that name; from 0 if there is none.
 
     Attributes:
         weight: Name of the part that holds each client's weight.
@@ -59,7 +59,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Count:
-    """A number of images or steps.
+    """Declares a part (named tensors of an update) as a number of images or steps.
 
     Attributes:
         public: Whether its total is the number of all images, or of all clients if they have equal
@@ -71,7 +71,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Votes:
-    """Points that the server clusters; each client's points are its votes.
+    """Declares a part (named tensors) as points, a client's votes in the server's clustering.
 
     Attributes:
         weights: Name of the part with the weight of each point; None if all are equal.
@@ -84,7 +84,7 @@ class Votes:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A part that the server needs from each client as it is, such as images."""
+    """Declares a part of an update that the server needs from each client as it is, like images."""
 
 
 Part = Sum | Mean | Count | Votes | Opaque
@@ -100,7 +100,7 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Allowed numbers of rows, ``least`` to ``most``; the client chooses one for a whole update."""
+    """Allowed numbers of rows; a client chooses one number for all tensors of its update."""
 
     most: int
     least: int = 1
@@ -129,7 +129,7 @@ class Spec:
         )
 
     def rows_of(self, tensor: Tensor) -> set[int]:
-        """Return the numbers of rows that the client chose for a tensor of this format."""
+        """Return the lengths of a tensor that its client could choose, those given as ``Rows``."""
         lengths = zip(tensor.shape, self.shape, strict=True)
         return {length for length, wanted in lengths if isinstance(wanted, Rows)}
 
@@ -153,7 +153,7 @@ def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec
 
 
 def find_part(parts: Mapping[str, Part], name: str) -> Part:
-    """Return the declared part, of the longest name, that a tensor is in; else ``Opaque``."""
+    """Return the declaration, of the longest matching name, for a tensor; else ``Opaque``."""
     while name:
         if name in parts:
             return parts[name]
@@ -162,7 +162,7 @@ def find_part(parts: Mapping[str, Part], name: str) -> Part:
 
 
 def find_unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
-    """Return a name in the declared parts that is no field of the update; None if all are."""
+    """Return the first name in ``parts`` that is in no field of the update; None if all are."""
     for name, part in parts.items():
         match part:
             case Sum(count=str(other)) | Mean(weight=other) | Votes(weights=str(other)):
@@ -176,7 +176,7 @@ def find_unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str
 
 
 def group_names(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
-    """Group the names of tensors whose norm is bounded together, by the group's name."""
+    """Group the names of tensors by the norm bound that they share; keys name the groups."""
     grouped: dict[str, list[str]] = {}
     for name in sorted(names):
         part = find_part(parts, name)

@@ -65,7 +65,7 @@ def squared_products(z: Tensor) -> Tensor:
 
 
 def squared_norms(z: Tensor) -> Tensor:
-    """Compute Σ_j (Σ_i z_ij²)², the diagonal's part of ``squared_products``, of shape (…).
+    """Compute Σ_j (Σ_i z_ij²)² of z (…, batch, dimensions), the squared diagonal of zᵀz: shape (…).
 
     Example:
         >>> import torch

@@ -68,7 +68,7 @@ class FlatLayout:
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Turn TF32 for float32 products on or off in the block; convolutions are deterministic."""
+    """Use TF32 in the block if ``wanted``, else not in convolutions; these are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:
@@ -79,7 +79,7 @@ def _tf32_products(wanted: bool) -> Iterator[None]:
 
 
 class FlatNetwork:
-    """A network that is loaded with one model after another, and may be trained.
+    """A network whose weights are one vector; it is loaded with one model after another.
 
     Its tensors have fixed addresses, as captured steps (``ccfcpp.models.steps``) need.
 

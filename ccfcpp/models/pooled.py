@@ -22,18 +22,18 @@ _INSTRUCTIONS = "avx512_bf16", "amx_bf16"
 
 @dataclass(frozen=True)
 class Pool:
-    """A program's request for a sum over the samples of all clients.
+    """Request of a program (a training step as a generator) for a sum over all clients' samples.
 
     Attributes:
         name: A name that no other sum of the step has.
         of: The summands: a tensor of shape (batch, …) that depends on the parameters.
-        sums: Maps ``of`` to this client's part of the sum, float64; it can be differentiated.
+        sums: Maps ``of`` to this client's summand, float64; it can be differentiated.
         statistics: Maps the pooled sum to the values that the program receives, such as mean and
             variance. Gradients are pooled at these; if lagged, these should be independent.
         common: Whether only the common part of the objective depends on the sum, so that all
             clients can compute its gradient without another exchange.
-        valid: Returns whether a client's part of the sum is valid.
-        nearest: Maps a sum with added noise to the nearest valid one.
+        valid: Returns whether a client's summand is possible.
+        nearest: Maps a sum with added noise to the nearest possible one.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Objective:
-    """Result of a program: the loss, as the sum of all clients' parts and a common part.
+    """Result of a training step's program: the loss, as all clients' parts plus a common part.
 
     Attributes:
         local: This client's part, a scalar.
@@ -126,7 +126,7 @@ would give its channel too much weight."""
 
 
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """Return the nearest valid ``moments``, with no variance far below the others."""
+    """Return possible ``moments`` near noisy ones: count ≥ 1, no variance far below the mean."""
     count = sums[:1].clamp(min=1)
     _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
     variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())
@@ -135,12 +135,12 @@ def _nearest_moments(sums: Tensor) -> Tensor:
 
 
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
-    """Apply batch normalisation (Ioffe and Szegedy 2015) over the batches of all clients.
+    """Return a generator of batch normalisation (Ioffe and Szegedy 2015) over all clients' batches.
 
     Args:
         norm: The module; its running statistics are not changed.
         name: Its path in the network.
-        a: Float tensor of shape (batch, channels, …), which the result has, too.
+        a: Float tensor of shape (batch, channels, …); the generator returns one of this shape.
     """
     a, statistics = yield Pool(
         name, a, moments, mean_and_variance, valid=_plausible, nearest=_nearest_moments
@@ -159,7 +159,7 @@ class PooledModule(nn.Module):
     """Base class of modules with batch normalisation inside that are not a ``Sequential``."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Compute ``forward`` with batch normalisation over the batches of all clients.
+        """Return a generator of ``forward`` with batch normalisation over all clients' batches.
 
         Args:
             x: The module's input.
@@ -213,7 +213,7 @@ def apply_rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -
 def apply_pooled(
     module: nn.Module, x: Tensor, name: str = "", precision: torch.dtype | None = None
 ) -> Pooling[Tensor]:
-    """Apply a network, with batch normalisation over the batches of all clients.
+    """Return a generator of a network's output, batch normalisation being over all clients.
 
     Args:
         module: A module; a ``Sequential`` is applied child by child, and any other module with
@@ -245,7 +245,7 @@ def child_path(name: str, child: str) -> str:
 
 
 def updated_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a step updates, by name.
+    """Return the parameters that training updates, by name.
 
     A bias right before batch normalisation is left out: its gradient is 0, and an optimizer would
     follow rounding errors.
@@ -272,7 +272,7 @@ def running_statistics(
     Args:
         norm_buffers: Buffers of the network by name; none is changed.
         name: The normalisation's path in the network.
-        sums: Its pooled ``moments``; if over no sample, no buffer is returned.
+        sums: Its ``moments`` over all clients; if over no sample, no buffer is returned.
     """
     if sums[0] == 0:
         return {}

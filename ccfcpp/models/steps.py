@@ -35,7 +35,7 @@ deleted, and nothing is captured any more."""
 
 
 def capture_failure() -> str | None:
-    """Return why this process captures no more steps; None if it still does."""
+    """Return why this process captures no more steps as CUDA graphs; None if it still does."""
     return _failed[0][1] if _failed else None
 
 
@@ -46,7 +46,9 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Callable[[], None]) -> Replay:
-        """Capture a step, on a side stream if the current one is the default, which cannot capture.
+        """Capture a step as a CUDA graph, and return the function that replays it.
+
+        On the default stream, which cannot capture, a side stream is used.
 
         Raises:
             RuntimeError: The step cannot be captured, or an earlier capture has failed.

@@ -78,24 +78,24 @@ class PrivacyConfig(Section):
 
     @property
     def own_noise(self) -> bool:
-        """Whether clients add the noise."""
+        """Whether the clients, and not the server, add the noise of differential privacy."""
         return self.secure_sums and self.level != "none" and self.noise_at == "clients"
 
     @property
     def behind_the_point(self) -> int:
-        """Number of bits of a fixed-point number after the binary point."""
+        """Bits after the binary point of a number in a secure sum; 0 if clients add the noise."""
         if self.own_noise:
             return 0
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     @property
     def rounding(self) -> float:
-        """Step to whose multiples clients round the numbers that they send; 0 without rounding."""
+        """Rounding step: clients round the numbers they send to multiples of it; 0: no rounding."""
         return math.ldexp(1.0, -self.behind_the_point) if self.secure_sums else 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether any protection is asked for."""
+        """Whether secure sums or differential privacy are on."""
         return self.secure_sums or self.level != "none"
 
     @model_validator(mode="after")

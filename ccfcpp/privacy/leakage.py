@@ -39,8 +39,8 @@ class Membership:
 
     Attributes:
         advantage: Share of the members that the attack finds, less the share of others that it
-            takes for members; 0 is guessing, 1 is all. The threshold is chosen on one half of the
-            images, and the advantage is that on the other half, averaged over both ways.
+            takes for members; 0 is guessing, 1 is perfect. The threshold is chosen on one half of
+            the images and applied to the other half, and the two ways to do so are averaged.
         error: The advantage's standard error.
         auc: Probability that a member has a lower loss than another image; 0.5 is guessing.
         found: Share of the members that the attack finds if it takes 1% of the others for members.
@@ -88,7 +88,7 @@ def _truth_and_scores(members: Losses, others: Losses) -> tuple[Losses, Losses]:
 
 
 def _best_threshold(members: Losses, others: Losses) -> float:
-    """Return the loss up to which an image is taken for a member; −∞ if no loss helps."""
+    """Return the loss up to which an image is taken for a member; −∞ if no threshold helps."""
     from sklearn.metrics import roc_curve
 
     alarms, hits, scores = roc_curve(*_truth_and_scores(members, others), drop_intermediate=False)
@@ -113,11 +113,11 @@ def shift_images(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inversion:
-    """Metrics of inversion for averages over similar numbers of images.
+    """Nearness of averages of images to single images, for averages of similarly many images.
 
     Attributes:
-        least: Smallest number of images in an average.
-        most: Largest number of images; None: any number.
+        least: Smallest number of images in one of these averages.
+        most: Largest number of images in one of them; None: any number.
         averages: Number of averages that clients have sent.
         exact: Number of averages that equal an image of the client, up to rounding.
         distance: Median distance from an average to the client's nearest image, as a share of that
@@ -139,7 +139,7 @@ def measure_inversion(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
             of shape (images, pixels). An image counts as part of the average nearest to it.
 
     Returns:
-        Metrics for each group of ``SIZES`` that has an average.
+        Metrics for each range of numbers of images in ``SIZES`` into which an average falls.
     """
     sizes, distances = [], []
     for averages, points in sent:

@@ -19,7 +19,7 @@ class Protection:
     """Secure sums and differential privacy of a run.
 
     Attributes:
-        stage: The stage, between the transport and the loop over rounds, that adds up updates.
+        stage: Adds up the clients' updates, between the transport and the loop over rounds.
 
     Raises:
         UsageError: The settings do not fit the system or the clients.
@@ -46,17 +46,18 @@ class Protection:
 
     @property
     def merges(self) -> bool:
-        """Whether the clients of one process may send one sum, as each image's part is bounded."""
+        """Whether clients in one process may send a joint sum: at level "image", without masks."""
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by the name of the exchange, so that they send parts of sums."""
+        """Wrap the clients' work, by name of the exchange, so that it sends only parts of sums."""
         return wrap_works(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
         """Load what a run has spent of its privacy budget, if it has one, from its ledger file.
 
-        Raises ``UsageError`` if the run goes on and its ledger is damaged or missing.
+        Raises ``UsageError`` if the ledger is damaged, or missing though the run is resumed
+        (``goes_on``).
         """
         if self.mechanism is None:
             return
@@ -68,7 +69,7 @@ class Protection:
         self.mechanism.open(path)
 
     def header(self) -> list[str]:
-        """Return the lines that a run prints before its first round."""
+        """Return the lines on its protection that a run prints before its first round."""
         lines = []
         if self.config.secure_sums:
             lines.append("secure sums: the server learns sums over clients, and no client's part")
@@ -89,7 +90,7 @@ class Protection:
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Raise ``UsageError`` if the server needs single parts, or a bound is of an unknown part."""
+    """Raise ``UsageError`` if the server needs single parts, or ``clips`` names an unknown one."""
     level = KeyValue("privacy.level", config.level)
     asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
     known: set[str] = set()

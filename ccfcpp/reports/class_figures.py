@@ -17,18 +17,18 @@ _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 
 
 def cluster_names(run: RecordedRun) -> list[str]:
-    """Return the names of the predicted classes, or the clusters' numbers as texts."""
+    """Return a name for each cluster, its number; or the class names, if the run classifies."""
     return [*map(str, range(run.groups))] if run.clusters_images else run.class_names
 
 
 def cluster_order(run: RecordedRun) -> list[int]:
-    """Sort clusters by the classes they are matched with; clusters without a class come last."""
+    """Return the clusters' numbers, sorted by matched class; those without a class come last."""
     matched = run.matched.tolist()
     return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
 
 
 def confusion(run: RecordedRun) -> DrawnFigure:
-    """Draw the contingency table of true classes and clusters, or the confusion matrix."""
+    """Draw true classes by clusters, or the confusion matrix of a classifier, as a heat map."""
     classes, labels = run.classes, run.labels
     names, order = run.class_names, cluster_order(run)
     counts = contingency_table(classes, labels, len(names), run.groups)[:, order]
@@ -64,16 +64,17 @@ def confusion(run: RecordedRun) -> DrawnFigure:
 
 
 def client_classes(run: RecordedRun) -> DrawnFigure:
-    """Draw the contingency table of clients and classes."""
+    """Draw the number of images by client and class as a heat map."""
     return draw_client_table(run, run.holdings, ("class", "classes"), run.class_names)
 
 
 def draw_client_table(
     run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
 ) -> DrawnFigure:
-    """Draw numbers of images, int64 of shape (clients, columns), as a heat map.
+    """Draw numbers of images, ``counts``, int64 of shape (clients, columns), as a heat map.
 
-    ``kind`` says what a column is, such as a cluster: in singular and plural.
+    ``kind`` says in singular and plural what a column is, such as a cluster; ``columns`` are their
+    names.
     """
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]
@@ -95,7 +96,11 @@ def heat_map(
     axes_names: tuple[str, str],
     scale: str,
 ) -> Figure:
-    """Draw a heat map of ``values`` with ``counts`` in its cells, both of shape (rows, columns)."""
+    """Draw a heat map of ``values`` with ``counts`` in its cells, if there is room for numbers.
+
+    Both have shape (rows, columns). ``rows`` and ``columns`` are the names on the axes,
+    ``axes_names`` the labels of the y and the x axis, and ``scale`` that of the colour bar.
+    """
     height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
     with new_picture(height) as (figure, axes):
         picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)

@@ -1,4 +1,4 @@
-"""Figures of clusters without labels: their quality, and their sizes by client."""
+"""Figures of clusters that need no labels: their quality, and their sizes by client."""
 
 import statistics
 
@@ -15,7 +15,7 @@ Measured = dict[str, float]
 
 
 def label_free_scores(run: RecordedRun) -> Measured:
-    """Return the clustering scores that need no labels."""
+    """Return a run's clustering scores that need no labels; ``CannotDrawError`` without any."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None:
@@ -32,9 +32,9 @@ def label_free_scores(run: RecordedRun) -> Measured:
 
 
 def draw_label_free_scores(gathered: Gathered[Measured]) -> list[DrawnFigure]:
-    """Draw each score by the number of clusters, with a line for each system.
+    """Draw each score over the number of clusters k of the runs, with a line for each system.
 
-    If all runs have the same number, nothing is drawn.
+    If all runs have the same k, nothing is drawn.
     """
     if len({run.clusters for run, _ in gathered}) == 1:
         return []
@@ -68,7 +68,7 @@ def _by_number(gathered: Gathered[Measured], key: str) -> DrawnFigure:
 
 
 def draw_sizes(run: RecordedRun) -> DrawnFigure:
-    """Draw the contingency table of clients and clusters."""
+    """Draw the number of images by client and cluster as a heat map."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     owners = run.values_of_images("client", "no client is known")

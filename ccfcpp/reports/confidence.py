@@ -1,4 +1,4 @@
-"""Figures of confidence and outliers, compared with errors."""
+"""Figures that compare confidence and outlier scores of images with errors of assignment."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ _CAPTIONS = {
 
 
 def _draw(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
-    """Draw the share of correctly assigned images by ten bins of ``column``, such as confidence."""
+    """Draw the share of images in the right cluster, by ten bins of the values in ``column``."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None and not run.remote:

@@ -22,14 +22,14 @@ from ccfcpp.reports.statistics import CannotDrawError
 
 @dataclass(frozen=True)
 class Overlaid(Generic[T]):
-    """Figures that show several runs together: ``gather`` reads a run, ``draw`` draws them all."""
+    """Figures of several runs together: ``gather`` reads a run's numbers, ``draw`` draws all."""
 
     title: str
     gather: Callable[[RecordedRun], T]
     draw: Callable[[Gathered[T]], list[DrawnFigure]]
 
     def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw the runs that have the needed numbers together, and list the others."""
+        """Draw together the runs that have the needed numbers; list those left out, and why."""
         gathered, left_out = _read_all(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
 
@@ -42,7 +42,7 @@ class Single:
     draw: Callable[[RecordedRun], DrawnFigure]
 
     def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw a figure of each run that has the needed numbers, and list the others."""
+        """Draw a figure of each run with the needed numbers; list those left out, and why."""
         gathered, left_out = _read_all(self.title, runs, self.draw)
         drawn = []
         for number, (run, figure) in gathered.items():
@@ -54,7 +54,7 @@ class Single:
 def _read_all(
     title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
 ) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
-    """Read the numbers of runs, by the run's number from 1; list the runs that lack them."""
+    """Apply ``read`` to each run: results by the run's place, from 1, and runs that failed."""
     gathered, left_out = {}, []
     for number, run in enumerate(runs, start=1):
         try:
@@ -114,7 +114,7 @@ _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
 
 @dataclass(frozen=True)
 class Contents:
-    """Figures by section, and the figures that are missing.
+    """Figures of a report by section, and figures that could not be drawn.
 
     Attributes:
         sections: Figures of each section that has any, in groups to be shown side by side.
@@ -131,7 +131,7 @@ class Contents:
 
 
 def contents(runs: Sequence[RecordedRun]) -> Contents:
-    """Draw all figures for which the runs have the needed numbers, and list the others."""
+    """Draw all figures of a report for which the runs have the numbers, and list the others."""
     figures, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():
         rows: dict[int, list[DrawnFigure]] = {}
@@ -148,7 +148,7 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
 
 
 def _with_unique_name(figure: DrawnFigure, taken: set[str]) -> DrawnFigure:
-    """Give a figure a unique name, since different titles may lead to the same name."""
+    """Give a figure a name that is not in ``taken``, and add it there."""
     names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if name not in taken)
     taken.add(name)

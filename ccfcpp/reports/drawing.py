@@ -56,12 +56,12 @@ class DrawnFigure:
     """A figure, its texts and the numbers that it shows.
 
     Attributes:
-        name: Stem of its files' names.
+        name: Name of its files, without their suffixes.
         title: Title of a few words.
         caption: Caption of a sentence or two.
         figure: Matplotlib's figure.
         rows: The numbers, as rows of a table.
-        listed: Names to print below it, by what they belong to, such as a cluster.
+        listed: Texts to print below it, such as names of files, by a heading, such as a cluster.
     """
 
     name: str
@@ -82,9 +82,9 @@ class LeftOut:
 
 @contextmanager
 def style(name: str = "") -> Iterator[None]:
-    """Use the report's style for drawing and writing, whatever style the user has set.
+    """Set matplotlib to the report's style within the context, whatever style the user has set.
 
-    Identifiers in the SVG of a figure are derived from its ``name``.
+    Identifiers in an SVG written there are derived from ``name``, the figure's name.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -95,7 +95,7 @@ def style(name: str = "") -> Iterator[None]:
 
 @contextmanager
 def new_figure(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """Make a figure with one pair of axes; ``height`` is in inches."""
+    """Yield a new figure and its only axes, in the report's style; ``height`` is in inches."""
     with style():
         figure = Figure(figsize=(WIDTH, height))
         yield figure, figure.add_subplot()
@@ -103,7 +103,7 @@ def new_figure(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 @contextmanager
 def new_picture(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """Make a figure without grid, frame and ticks, for a drawing that fills its axes."""
+    """Yield a new figure and axes without grid, frame and tick marks; ``height`` is in inches."""
     with new_figure(height) as (figure, axes):
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
@@ -112,12 +112,12 @@ def new_picture(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 
 Curve = Sequence[tuple[float, float]]
-"""Points of a line."""
+"""Points (x, y) of a line."""
 
 
 @contextmanager
 def line_chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
-    """Draw named lines with markers and a legend; their x values are whole numbers."""
+    """Draw named lines with a legend; ``x`` and ``y`` label the axes; x values are integers."""
     with new_figure() as (figure, axes):
         for number, (name, curve) in enumerate(curves.items()):
             spacing = max(1, len(curve) // 12)
@@ -138,14 +138,14 @@ def whole_numbers() -> MaxNLocator:
 
 
 def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:
-    """Add a scale of colours beside the axes, without a frame."""
+    """Add a colour bar beside the axes; ``look`` has further keyword arguments of matplotlib."""
     bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
     bar.outline.set_visible(False)
     return bar
 
 
 def legend_above(axes: Axes, columns: int = 4) -> None:
-    """Add a legend above the axes, where it covers nothing."""
+    """Add a legend with at most ``columns`` columns above the axes, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     # Long names take more room than a quarter of the width.
     columns = min(columns, len(labels), max(1, int(56 / (6 + max(map(len, labels), default=1)))))
@@ -163,7 +163,7 @@ def legend_above(axes: Axes, columns: int = 4) -> None:
 
 
 def axis_number(value: float, place: float = 0) -> str:
-    """Format a number at an axis without an exponent."""
+    """Format the number at a tick of an axis; matplotlib also passes its ``place``, unused here."""
     return with_minus(f"{value:,.6g}")
 
 
@@ -173,19 +173,19 @@ def with_minus(text: str) -> str:
 
 
 def power(value: float, place: float = 0) -> str:
-    """Format a power of ten at an axis."""
+    """Format the number at a tick of an axis as a power of ten, such as 10⁻³."""
     exponent = str(round(math.log10(value)))
     return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
-    """Shorten a name to its start and its end, in which long names differ."""
+    """Shorten a name to ``longest`` letters: its start, an ellipsis and its end."""
     name, tail = drawable(name), longest // 3
     return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 
 def thin_ticks(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Return the positions and names of an axis's ticks, without those that would overlap."""
+    """Return positions and shortened names of an axis's ticks, at most ``most``, evenly spaced."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

@@ -30,8 +30,8 @@ def as_svg(drawn: DrawnFigure) -> str:
 def for_page(svg: str, name: str, label: str) -> str:
     """Prepare an SVG to be embedded in a page, in the page's colours.
 
-    The figure's name prefixes the identifiers inside, so that those of several figures differ. The
-    label, as HTML, is for screen readers.
+    The figure's ``name`` prefixes the identifiers inside, so that those of several figures differ.
+    ``label``, escaped for HTML, is what a screen reader says.
     """
     element = svg[svg.index("<svg") :]
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<0>{name}-", element)

@@ -19,7 +19,10 @@ _LONGEST_LABEL = 32
 
 
 def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Label each run by its system, by the settings that differ, or else by its folder."""
+    """Label each run by its system, by the settings that differ, or else by its folder.
+
+    A single run gets no label.
+    """
     if len(runs) == 1:
         return list(runs)
     labels = [run.title for run in runs]
@@ -47,17 +50,20 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
 
 
 def run_column(run: RecordedRun) -> Json:
-    """Return the column ``run`` with the run's label; empty without a label, as of a single run."""
+    """Return a table's column ``run`` with the run's label; {} if the run has no label."""
     return {"run": run.label} if run.label else {}
 
 
 def slug(text: str) -> str:
-    """Turn a text into part of a file's name."""
+    """Turn a text into part of a file's name: lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
 def _distinguishing_keys(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the settings that all runs have and not all alike, without those a method fixes."""
+    """Return the keys of settings that all runs have, but with different values.
+
+    If the methods of the runs differ, keys whose values a method fixes are left out.
+    """
     settings = [values_of(run.config) for run in runs]
     of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
     fixed = {key for tree in of_methods for key, _ in flatten(tree)}

@@ -27,7 +27,7 @@ TEMPLATES = Environment(
 
 
 def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
-    """Render a study as one HTML file without scripts.
+    """Render a study, a set of related runs, as one HTML file without scripts.
 
     Args:
         figures: The study's figures.
@@ -94,7 +94,7 @@ def _embed(drawn: DrawnFigure, svg: str) -> dict[str, object]:
 
 
 def _numbers(drawn: DrawnFigure) -> str:
-    """Return the address of a figure's numbers as CSV: a data URL, or, if they are many, a file."""
+    """Return a link to a figure's numbers as CSV: a data URL, or, if they are many, a path."""
     content = csv_bytes(drawn.rows)
     if len(content) > _MOST_EMBEDDED:
         return f"figures/{drawn.name}.csv"

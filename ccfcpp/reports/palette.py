@@ -36,7 +36,7 @@ INKS = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
 
 
 def colours(count: int) -> list[str]:
-    """Return the colours of ``count`` categories; they repeat after ten."""
+    """Return colours for ``count`` categories, such as ``#3f90da``; they repeat after ten."""
     return [CATEGORIES[number % len(CATEGORIES)] for number in range(count)]
 
 
@@ -46,7 +46,7 @@ def marker(number: int) -> str:
 
 
 def line_style(number: int) -> Look:
-    """Return colour, dash and marker of a category's line."""
+    """Return colour, dashes and marker of line ``number``, from 0, as arguments of matplotlib."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],
@@ -55,9 +55,9 @@ def line_style(number: int) -> Look:
 
 
 def ink_on(*colour: float) -> str:
-    """Choose black or white, whichever is more legible on shares of red, green and blue.
+    """Return black or white, whichever is more legible on ``colour``: red, green, blue, 0 to 1.
 
-    Source: WCAG 2.2, relative luminance, at which both contrasts are equal.
+    Source: WCAG 2.2, relative luminance; both contrasts are equal at 0.179.
     """
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour)
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"

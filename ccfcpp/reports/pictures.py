@@ -71,7 +71,7 @@ farthest = partial(_draw, name="farthest")
 
 
 def _draw_names(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
-    """Draw a list of each cluster's samples by their names, if they have no pictures."""
+    """Draw the names of samples that have no pictures; ``shown`` has their numbers by cluster."""
     lines = [(_row_name(run, cluster).replace("\n", ", "), "bold") for cluster in shown]
     members = [[(run.names[i], "normal") for i in index] for index in shown.values()]
     lines = [each for line, own in zip(lines, members, strict=True) for each in (line, *own)]
@@ -103,9 +103,10 @@ def _draw_pictures(
 
 
 def _arrange(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -> NDArray[np.uint8]:
-    """Arrange images, uint8 (channels, height, width) by number, in a row for each cluster.
+    """Arrange images in one picture with a row for each cluster.
 
-    The result is RGBA of shape (pixels down, pixels across, 4), transparent if an image is missing.
+    ``images`` are uint8 (channels, height, width), by number; ``shown`` has their numbers by
+    cluster. The result is RGBA, uint8 of shape (height, width, 4), transparent at missing images.
     """
     blank = torch.full_like(next(iter(images.values())), 255)
     numbers = [

@@ -17,7 +17,7 @@ _NAME: Look = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fo
 
 
 def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
-    """Draw the t-SNE embedding, coloured by cluster or by predicted class."""
+    """Draw the t-SNE embedding of representations, coloured by cluster or predicted class."""
     kind = "cluster" if run.clusters_images else "predicted class"
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
     if run.clusters_images and run.has_labels:
@@ -28,7 +28,7 @@ def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def by_class(run: RecordedRun) -> drawing.DrawnFigure:
-    """Draw the t-SNE embedding, coloured by true class."""
+    """Draw the t-SNE embedding of representations, coloured by true class."""
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
     names = run.class_names
     inks = list(range(len(names)))
@@ -36,7 +36,7 @@ def by_class(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Return the number of each cluster's colour: that of its matched class, or one of its own."""
+    """Return the index of each cluster's colour: that of its matched class, or an unused one."""
     matched = run.matched.tolist()
     free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]
@@ -84,7 +84,7 @@ _QUANTILE = 0.995
 
 
 def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
-    """Draw the covariance matrix of the representations."""
+    """Draw the covariance matrix of a run's representations."""
     matrix = run.representations("covariance")
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
     with drawing.new_picture(0.84 * drawing.WIDTH) as (figure, axes):
@@ -105,7 +105,7 @@ def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def pairwise_correlations(run: RecordedRun) -> Tensor:
-    """Compute the correlation of each pair of dimensions of a run's representations, (pairs,)."""
+    """Compute the correlation of each pair of dimensions of the representations, shape (pairs,)."""
     correlations = pair_correlations(run.representations("covariance"))
     if len(correlations) == 0:
         raise CannotDrawError("fewer than two dimensions vary")
@@ -113,7 +113,7 @@ def pairwise_correlations(run: RecordedRun) -> Tensor:
 
 
 def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.DrawnFigure]:
-    """Draw the histograms of some runs' ``pairwise_correlations`` in one figure."""
+    """Draw in one figure, for each run, a histogram of its ``pairwise_correlations``."""
     edges = np.linspace(-1, 1, _BINS + 1)
     rows = []
     with drawing.new_figure() as (figure, axes):

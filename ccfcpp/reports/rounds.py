@@ -29,7 +29,7 @@ _MOST_CURVES = 10
 
 
 def scores_by_round(run: RecordedRun) -> Curves:
-    """Collect each score by round."""
+    """Return a curve over the rounds for each score of a run."""
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
     # The curves of many domains, or of many clients' own models, would hide each other.
@@ -44,7 +44,7 @@ def scores_by_round(run: RecordedRun) -> Curves:
 
 
 def ranks_by_round(run: RecordedRun) -> Curves:
-    """Collect the effective rank by round."""
+    """Return a curve of the effective rank of the global model's representations over rounds."""
     curve = _logged(run, "scores", "effective_rank")
     if not curve:
         raise CannotDrawError("the rounds of this system have none")
@@ -52,7 +52,7 @@ def ranks_by_round(run: RecordedRun) -> Curves:
 
 
 def losses_by_round(run: RecordedRun) -> Curves:
-    """Collect the metrics that each round's exchanges reported, without those of single clients."""
+    """Return a curve over the rounds for each logged loss or progress, without single clients'."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
     curves = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
@@ -66,7 +66,7 @@ def _logged(run: RecordedRun, kind: str, key: str) -> Curve:
 
 
 def traffic_by_round(run: RecordedRun) -> Curves:
-    """Collect the megabytes that all clients received, and sent, up to each round."""
+    """Return curves of the megabytes that all clients together had received and sent so far."""
     if not run.log:
         raise CannotDrawError("no round was run")
     numbers = [row["round"] + 1 for row in run.log]
@@ -79,7 +79,10 @@ def traffic_by_round(run: RecordedRun) -> Curves:
 
 @dataclass(frozen=True)
 class ByRound:
-    """Callable that draws curves by round: one figure for a run, or one for a curve of several."""
+    """Callable that draws curves over rounds: one figure of one run, or a figure for each curve.
+
+    ``name``, ``title`` and ``caption`` are those of the figures; ``unit`` labels the y axis.
+    """
 
     name: str
     title: str
@@ -87,7 +90,7 @@ class ByRound:
     caption: str
 
     def __call__(self, gathered: Gathered[Curves]) -> list[DrawnFigure]:
-        """Draw the curves of some runs."""
+        """Draw a single run's curves in one figure; or, for each curve, all runs in one figure."""
         title = f"{self.title} by round"
         if len(gathered) == 1:
             ((run, curves),) = gathered
@@ -143,7 +146,7 @@ draw_traffic = ByRound(
 
 
 def _last_pretraining_round(run: RecordedRun) -> int | None:
-    """Return the last round of pre-training; None for a run without both phases."""
+    """Return the last round of pre-training; None for a run without it, or with no other round."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
 

@@ -75,12 +75,12 @@ class RecordedRun:
 
     @property
     def planned(self) -> int:
-        """Planned number of rounds; for a run by an earlier version the number that were run."""
+        """Planned number of rounds; if it is not recorded, the number of rounds that were run."""
         return self.setting.planned if self.setting else len(self.log)
 
     @cached_property
     def facts(self) -> Json:
-        """Facts on the run's setting, as in a summary; empty for a run by an earlier version."""
+        """Facts on data and clients, as in the summary; empty for a run by an earlier version."""
         if self.setting is None:
             return {}
         # The number of clients trained side by side is known only where they were trained.
@@ -142,7 +142,7 @@ class RecordedRun:
         return expand_table(table)
 
     def values_of_images(self, name: str, missing: str) -> Tensor:
-        """Return one of the arrays ``images``, such as ``distance``.
+        """Return the array ``name`` of ``images``, such as ``distance``: a value for each image.
 
         Raises:
             CannotDrawError: It is missing; ``missing`` is the reason if other arrays are there.
@@ -174,11 +174,15 @@ class RecordedRun:
 
     @property
     def by_angle(self) -> bool:
-        """Whether images belong to the centroid with the highest cosine similarity."""
+        """Whether images were assigned by cosine similarity; else by Euclidean distance."""
         return bool(self.shown.get("by_angle", False))
 
     def representations(self, name: str) -> Tensor:
-        """Return ``points``, ``covariance`` or ``singular_values`` of ``shown``; all are finite."""
+        """Return ``points``, ``covariance`` or ``singular_values`` of a run's representations.
+
+        Raises:
+            CannotDrawError: It is missing, or holds NaN or Inf.
+        """
         if self.remote:
             raise CannotDrawError("the images are with the clients, on other machines")
         if not self.images or (self.summary and not self.setting):
@@ -224,7 +228,7 @@ class RecordedRun:
 
     @cached_property
     def embedding(self) -> statistics.Embedding:
-        """Embedding of the representations in the plane."""
+        """Embedding of some representations in the plane, by t-SNE."""
         return statistics.tsne(self.representations("points"), self.shown["index"], self.by_angle)
 
 
@@ -256,7 +260,7 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _predictions(folder: RunFolder, config: RunConfig) -> Mapping[str, Tensor]:
-    """Return a classifier's predictions for figures, one for each test image, by name."""
+    """Return arrays on a classifier's test images by name, with one prediction for each image."""
     arrays = folder.read_arrays("predictions")
     if not arrays or not isinstance(config, ClassifyConfig) or config.partition.kind == "domain":
         return arrays
@@ -266,7 +270,7 @@ def _predictions(folder: RunFolder, config: RunConfig) -> Mapping[str, Tensor]:
 
 
 def title_of_system(config: RunConfig) -> str:
-    """Name the system of a run, as the papers' tables do."""
+    """Return the name of a run's system (its method) in the papers' tables."""
     if isinstance(config, ClusterConfig):
         return METHODS[config.method].title
     assert isinstance(config, ClassifyConfig)
@@ -289,7 +293,7 @@ def _config(folder: RunFolder) -> RunConfig:
 
 
 def _no_run(path: Path) -> str:
-    """Say that a folder is no run; name the runs inside it, if any."""
+    """Return the message that a folder is no run; it names the runs inside, if any."""
     runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
     if not runs and not RunPaths(path).study.is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"

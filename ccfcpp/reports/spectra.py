@@ -1,4 +1,4 @@
-"""Figures of the singular values of the representations' covariance, and of their measures.
+"""Figures of spectra, the singular values of the representations' covariance, and their metrics.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 (TPAMI), Sections 3.1 and 3.3.
@@ -34,11 +34,11 @@ _MAIN = {"global model", "representations", "mean"}
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
-    """Singular values of covariances of representations, descending, each of shape (dimensions,).
+    """Spectra of a run: singular values of covariance matrices, descending, of shape (dimensions,).
 
     Attributes:
-        of_all: Those of the global model; or of the clustered points, if there is no model.
-        local: Those of each local model that was compared with the global one, by client.
+        of_all: Spectrum of the global model; or of the clustered points, if there is no model.
+        local: Spectrum of each local model compared with the global one, by the client's number.
     """
 
     of_all: Tensor
@@ -46,7 +46,7 @@ class Spectra:
 
 
 def read_spectra(run: RecordedRun) -> Spectra:
-    """Read the spectra of the last round, or of the representations of a run without them."""
+    """Return the spectra of a run's last round; without any, that of its representations."""
     if "global" not in run.spectra:
         return Spectra(run.representations("singular_values"), {})
     of_all = run.spectra["global"]
@@ -57,7 +57,7 @@ def read_spectra(run: RecordedRun) -> Spectra:
 
 
 def local_spectra(run: RecordedRun) -> Spectra:
-    """Read the spectra of a run whose local models were compared with the global one."""
+    """Return the spectra of a run; ``CannotDrawError`` if there are none of local models."""
     spectra = read_spectra(run)
     if spectra.local:
         return spectra
@@ -113,7 +113,7 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 
 
 def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
-    """Draw the gap R, Eq. (1) of the TPAMI paper, of local models as bars."""
+    """Draw the gap R between local and global spectra, Eq. (1) of Shi et al. (TPAMI), as bars."""
     values = []
     for run, spectra in gathered:
         gaps = {c: spectral_gap(values, spectra.of_all) for c, values in spectra.local.items()}
@@ -131,7 +131,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 
 def _drawable(values: Tensor) -> list[float]:
-    """Replace values below rounding errors, for a logarithmic scale."""
+    """Raise values below the rounding error to it, for a logarithmic scale."""
     return list(above_rounding(values).tolist())
 
 
@@ -147,7 +147,11 @@ def _draw_bars(
     unit: str,
     number_format: str,
 ) -> tuple[Figure, Rows]:
-    """Draw horizontal bars by run and model; of a single run also of its clients' local models."""
+    """Draw horizontal bars of a metric, with ``unit`` as the axis's label, and list their values.
+
+    ``values`` has a metric's values for each run: by model, and, drawn only of a single run, by
+    client.
+    """
     bars = [(run, model, value) for run, own, _ in values for model, value in own.items()]
     if len(values) == 1:
         ((run, _, local),) = values

@@ -48,7 +48,7 @@ _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scik
 
 
 def heading(run: RecordedRun) -> str:
-    """Return the title of a run: its system and its data set."""
+    """Return the heading of a run's report: its system and its data set."""
     return f"{run.title} on {Path(run.config.dataset).name}"
 
 
@@ -69,7 +69,7 @@ def note(run: RecordedRun) -> str | None:
 
 
 def setting(run: RecordedRun) -> dict[str, str]:
-    """Return facts on a run's method, data, clients and protection, by their titles."""
+    """Return facts on a run's method, data, clients and protection as text, by their titles."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
         title(key): readable(value, key)
@@ -80,7 +80,10 @@ def setting(run: RecordedRun) -> dict[str, str]:
 
 
 def results(run: RecordedRun) -> dict[str, str]:
-    """Return scores and costs by their titles, from the summary or the last scored round."""
+    """Return scores and costs as text, by their titles.
+
+    An unfinished run has the scores of the last round that was scored.
+    """
     scored = [row["scores"] for row in run.log if row.get("scores")]
     values: Json = run.summary or (scored[-1] if scored else {})
     up, down = traffic_titles(deployed=run.remote)
@@ -99,7 +102,7 @@ def results(run: RecordedRun) -> dict[str, str]:
 
 
 def _scores_by_presence(summary: Json) -> dict[str, str]:
-    """Return scores of connected and of absent clients' images; empty without absent clients."""
+    """Return scores of connected and of absent clients' images; {} if no client was absent."""
     if summary.get("scores_absent") is None:
         return {}
     return {
@@ -110,9 +113,9 @@ def _scores_by_presence(summary: Json) -> dict[str, str]:
 
 
 def scored_by(run: RecordedRun) -> Table:
-    """Tabulate the scores by each client's labels; empty if clients have reported none.
+    """Tabulate scores of each client's own images by its labels, and of all images together.
 
-    Each client's scores are computed as if there were no other images.
+    The table is empty unless clients on other machines have reported such scores.
     """
     if not run.tables or not run.setting:
         return []
@@ -203,7 +206,7 @@ def _range(least: int, most: int | None) -> str:
 
 
 def environment(session: Json) -> dict[str, str]:
-    """Return command, versions and machine of a session of a run."""
+    """Return command, versions and machine of a session of a run as text, by their titles."""
     command = session.get("command", [])
     versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]
     facts: Mapping[str, object] = {
@@ -219,12 +222,12 @@ def environment(session: Json) -> dict[str, str]:
 
 
 def title(key: str) -> str:
-    """Return a key's name for readers, such as ``degree of skew p`` for ``p``."""
+    """Return the name of a summary's key for readers, such as ``degree of skew p`` for ``p``."""
     return _TITLES.get(key, key.replace("_", " "))
 
 
 def readable(value: object, key: str = "") -> str:
-    """Format a value for readers; ``key`` is its setting's name."""
+    """Format a value for readers; if ``key`` is ``seed``, without commas between thousands."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and key != "seed":

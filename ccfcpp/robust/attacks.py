@@ -64,7 +64,7 @@ class Attack:
         attackers: The hostile clients' numbers, ascending.
 
     Raises:
-        UsageError: No exchange can be attacked so, or no client is hostile, or none is honest.
+        UsageError: The attack changes no exchange, or no client is hostile, or none is honest.
     """
 
     def __init__(
@@ -161,7 +161,15 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class HonestUpdate:
-    """An attacker's true update, and what its attack uses to falsify it."""
+    """An attacker's true update, and what its attack uses to falsify it.
+
+    Attributes:
+        parts: Declared meaning of the update's parts, by name.
+        tensors: The update, as tensors by name.
+        message: The message from the server, likewise.
+        scale: Strength of the attack.
+        generator: Source of the attack's random numbers.
+    """
 
     parts: Mapping[str, Part]
     tensors: Tensors
@@ -189,7 +197,7 @@ class HonestUpdate:
                 return isinstance(part, Votes)
 
     def with_changes(self, other: Callable[[Tensor], Tensor]) -> Tensors:
-        """Replace each learned tensor's change by ``other(change)``.
+        """Return the learned tensors, by name, with each change replaced by ``other(change)``.
 
         The change of a mean is from the message; that of other parts is from 0.
         """
@@ -241,7 +249,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
 
 
 def _one_point(honest: HonestUpdate) -> Tensors:
-    """Move all centroids, or means of clusters, to the client's first one that is not empty."""
+    """Move all centroids, or clusters' means, to the first one of the client that is not empty."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
         part = find_part(honest.parts, name)

@@ -80,7 +80,7 @@ def _centre(
     centres: Tensor,
     estimate: Estimator,
 ) -> Tensor:
-    """Return the new centre of a number from its votes; without any, the old one."""
+    """Return the new centre ``number``, estimated from its votes; without votes, the old one."""
     votes = [
         own[label == number].mean(dim=0)
         for own, label in zip(local, labels, strict=True)

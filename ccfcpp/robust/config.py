@@ -48,7 +48,7 @@ class AttackOfSome(AttackConfig):
 
 
 class PlainAttack(AttackOfSome):
-    """Settings of an attack without a scale."""
+    """Settings of the attacks that have no scale."""
 
     kind: Literal["sign-flip", "constant", "one-point"] = "sign-flip"
     """``sign-flip``: what was learned, with the other sign; ``constant``: one number everywhere,
@@ -56,7 +56,7 @@ class PlainAttack(AttackOfSome):
 
 
 class ScaledAttack(AttackOfSome):
-    """Settings of an attack with a scale."""
+    """Settings of the attacks whose strength is a scale."""
 
     kind: Literal["scaled", "noise", "false-sizes"] = "scaled"
     """``scaled``: ``scale`` times what was learned; ``noise``: normal numbers of ``scale`` times
@@ -101,8 +101,8 @@ class RobustMean(DefenceConfig):
 
     rule: Literal["trimmed-mean", "median", "geometric-median", "krum", "multi-krum"] = "median"
     hostile: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
-    """The largest share of clients that may be hostile, in whole clients, rounded up: for
-    ``trimmed-mean``, ``krum`` and ``multi-krum``; and for centroids by each rule."""
+    """Largest share of clients that may be hostile, rounded up to whole clients; used by
+    ``trimmed-mean``, ``krum`` and ``multi-krum``, and for centroids by each rule."""
 
 
 RULES: tuple[str, ...] = ("bound", *get_args(RobustMean.model_fields["rule"].annotation))

@@ -133,7 +133,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """Return the treatment of an exchange's updates, if their parts allow the rule."""
+    """Return the function that treats an exchange's updates; refuse parts that the rule cannot."""
     parts = exchange.parts
     rule = KeyValue("defence.rule", config.rule)
     where = f": in {system}'s exchange {exchange.name!r} the server"
@@ -166,13 +166,13 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """Treatment that combines all clients' updates into a single one by a robust mean."""
+    """Function that combines all clients' updates into a single one by a robust mean."""
 
     config: RobustMean
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """Yield one update: the rule's mean of models and centroids, and medians of metrics."""
+        """Yield one update: robust means of models and centroids, summed counts, median metrics."""
         updates = [pack(update) for _, update in received]
         known = _known(self.parts, updates)
         models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_metric(part)]
@@ -248,7 +248,7 @@ class Robust:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Treatment that clips each client's update to bounds computed from the clients' medians.
+    """Function that clips each client's update to bounds computed from the clients' medians.
 
     The norm of a model's change, a centroid, or a group of sums (per image if they are over images)
     is at most ``norm`` times the clients' median (Sun et al., *Can You Really Backdoor Federated
@@ -342,7 +342,7 @@ def _is_metric(part: Part) -> bool:
 
 
 def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
-    """Compute scaled squared distances between models, float64 of shape (n, n) on the CPU."""
+    """Compute squared distances between models over a typical one, float64 (n, n) on the CPU."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64)
     for kind in {is_statistic(name) for name in names}:
         of_kind = [name for name in names if is_statistic(name) == kind]

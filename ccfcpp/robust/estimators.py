@@ -1,7 +1,7 @@
 """Robust estimators of the mean, for points of which some are hostile.
 
-All take points of shape (n, d), and return one of shape (d,). Points are not weighted by the sizes
-of clients, since a hostile client may report a false size.
+Estimators take points of shape (n, d), and return one of shape (d,). Points are not weighted by the
+sizes of clients, since a hostile client may report a false size.
 """
 
 import math
@@ -45,7 +45,7 @@ def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
 
 
 def median(points: Tensor) -> Tensor:
-    """Return the median of each coordinate (Yin et al. 2018, Definition 1)."""
+    """Return the median of each coordinate of points (n, d) (Yin et al. 2018, Definition 1)."""
     return trimmed_mean(points, (len(points) - 1) // 2)
 
 
@@ -58,8 +58,11 @@ def median_weights(squares: Squares) -> Tensor:
     Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
     2022): smoothed Weiszfeld steps.
 
+    Args:
+        squares: Squared distances between the points, float64 of shape (n, n).
+
     Returns:
-        float64 of shape (n,): positive, with sum 1.
+        float64 of shape (n,): with sum 1; 0 for points that are absurdly far away, else positive.
     """
     central, typical = most_central(squares)
     used = (squares[central] <= _ABSURD * typical).nonzero().flatten()
@@ -86,9 +89,10 @@ def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
 
 
 def most_central(squares: Squares) -> tuple[int, float]:
-    """Find the point with the smallest median squared distance to others; return index and median.
+    """Return the index of the point with the least median squared distance to others, and that.
 
     Hostile points, if fewer than half, cannot make that median larger than honest points do.
+    ``squares``: squared distances between the points, of shape (n, n).
     """
     n = len(squares)
     if n == 1:
@@ -105,6 +109,10 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
     The score is the sum of squared distances to the n − f − 2 nearest others (Blanchard, El Mhamdi,
     Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), where f is
     the number of hostile points. If n is too small for it, one neighbour is taken.
+
+    Args:
+        squares: Squared distances between the points, of shape (n, n).
+        hostile: Number of hostile points, f.
     """
     n = len(squares)
     neighbours = min(max(1, n - hostile - 2), n - 1)

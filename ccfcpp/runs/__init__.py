@@ -1,1 +1,1 @@
-"""Runs: from clients to a folder of results, one run or many."""
+"""Runs: their settings, rounds, checkpoints and evaluation, and their folders of results."""

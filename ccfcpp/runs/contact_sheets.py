@@ -39,7 +39,7 @@ def contact_sheet(images: Tensor, columns: int) -> Tensor:
 
 
 def shrink(images: Tensor, largest: int) -> Tensor:
-    """Scale down images whose sides are larger than ``largest`` pixels.
+    """Scale images down so that their longer side has at most ``largest`` pixels.
 
     Images are uint8 of shape (images, channels, height, width), and so is the result.
     """
@@ -57,14 +57,17 @@ def thumbnails(
     pictures: Pictures | None,
     largest: int,
 ) -> dict[int, Tensor]:
-    """Return thumbnails of some samples by their numbers; of vectors only of those made of photos.
+    """Return thumbnails of some samples, by index; of vectors only those made of photos have one.
 
     Args:
-        index: Numbers of the samples.
+        index: Indices of the samples.
         values: Images, uint8 of shape (samples, channels, height, width), or vectors.
         names: Names of all samples.
         pictures: For vectors of photos, a function that returns photos by their names.
-        largest: Most pixels a side.
+        largest: Largest height and width of a thumbnail, in pixels.
+
+    Returns:
+        uint8 of shape (channels, height, width) each.
     """
     if values.ndim == 4:
         return dict(zip(index, shrink(values[list(index)].cpu(), largest), strict=True))
@@ -77,7 +80,7 @@ def thumbnails(
 
 
 def as_png(picture: Tensor) -> bytes:
-    """Encode a picture of shape (height, width, 3) as PNG."""
+    """Encode an RGB picture, uint8 of shape (height, width, 3), as PNG."""
     buffer = io.BytesIO()
     Image.fromarray(picture.numpy()).save(buffer, format="png")
     return buffer.getvalue()

@@ -23,7 +23,7 @@ _RECORDED = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu`` or ``cuda``.
+    """Return the device for ``auto``, ``cpu`` or ``cuda``; make CUDA deterministic if it is chosen.
 
     Raises:
         UsageError: CUDA was asked for and is not available.
@@ -57,7 +57,7 @@ def _make_deterministic() -> None:
 
 
 def check_precision(wanted: str, device: torch.device) -> None:
-    """Raise ``UsageError`` for a precision that the device does not have."""
+    """Raise ``UsageError`` if the precision ``wanted`` is ``tf32`` and ``device`` is not CUDA."""
     if wanted == "tf32" and device.type != "cuda":
         raise UsageError(
             f"compute.precision = 'tf32' is refused: the device is {device}, and only CUDA devices "
@@ -68,9 +68,9 @@ def check_precision(wanted: str, device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep freed memory instead of returning it to the system.
 
-    A training step frees and takes again the same tens of megabytes; getting them from the system
-    each time, page by page, can take longer than the arithmetic. All threads take from one pool,
-    since the pools that glibc has for each thread fragment.
+    Each training step allocates and frees the same tens of megabytes; getting them from the system
+    each time, page by page, can take longer than the arithmetic. All threads share one pool, since
+    the separate pools that glibc gives to threads become fragmented.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     set_option = getattr(library, "mallopt", None)
@@ -81,9 +81,10 @@ def keep_freed_memory() -> None:
 
 
 def use_processors(jobs: int = 1) -> None:
-    """Set the threads of torch and faiss to this process's processors, shared by ``jobs``.
+    """Set torch's and faiss's number of threads to this machine's processors divided by ``jobs``.
 
-    ``OMP_NUM_THREADS`` overrides the number; set it if other work shares the processors.
+    ``jobs`` processes share the processors that this process may use. ``OMP_NUM_THREADS`` overrides
+    the number; set it if other work uses the processors, too.
     """
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if hasattr(os, "sched_getaffinity"):
@@ -95,7 +96,7 @@ def use_processors(jobs: int = 1) -> None:
 
 
 def describe_environment(device: torch.device) -> dict[str, object]:
-    """Return versions, machine and source revision, as JSON values."""
+    """Describe the environment by JSON values: versions, machine, device and source revision."""
     versions = {name: importlib.metadata.version(name) for name in _RECORDED}
     cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
@@ -116,7 +117,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
 
 
 def _faiss_version() -> str | None:
-    """Return the version of the installed build, if any."""
+    """Return the version of the installed build of faiss; None if there is none."""
     for build in ("faiss-gpu", "faiss-cpu"):
         try:
             return importlib.metadata.version(build)
@@ -133,7 +134,7 @@ def _processor_name() -> str:
 
 
 def _source_revision() -> str | None:
-    """Return the git commit of a source checkout; None for an installed package."""
+    """Return the git commit of a source checkout; None for an installed package or without git."""
     folder = Path(__file__).parent.parent.parent
     if not (folder / ".git").exists():
         return None

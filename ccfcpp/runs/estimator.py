@@ -26,14 +26,14 @@ AUTO = "auto"
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
-    """Base class of estimators for federated learning over clients that hold given samples.
+    """Base class of scikit-learn estimators that simulate federated learning on samples in memory.
 
     Args:
-        method: A method's name, as ``--method`` of the command takes it.
+        method: Name of the federated method, as ``--method`` of the command takes it.
         random_state: Seed of all random numbers. A ``RandomState`` draws the seed; None takes a new
             one for each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
-        settings: Other sections of the configuration, as a nested mapping.
+        settings: Other settings of the configuration, nested or by dotted key.
         verbose: Whether ``fit`` prints a line for each round.
     """
 
@@ -53,7 +53,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         self.verbose = verbose
 
     def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
-        """Check that images have the shape for which a model was made, and return them."""
+        """Return images as ``ImageData``; raise ``UsageError`` unless their shape is ``shape``.
+
+        ``shape`` is that of the model's images: (channels, height, width).
+        """
         data = from_arrays("images", np.asarray(array), None, "X")
         given = tuple(data.images.shape[1:])
         if given != shape:
@@ -81,7 +84,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         suited: Tree | None = None,
         source: str = "./images",
     ) -> R:
-        """Make the run that ``fit`` trains, on samples in memory.
+        """Make the run that ``fit`` trains, on samples in memory that are divided among clients.
 
         Args:
             pipeline: Pipeline of clustering or of classification.
@@ -89,7 +92,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             clients: Client of each sample, of shape (n,); None if one client holds all.
             fixed: Settings that follow from the estimator's other arguments.
             suited: Settings that suit the samples; ``settings`` override them.
-            source: Value of ``dataset`` that stands for samples in memory.
+            source: Value of the setting ``dataset``, which stands for samples in memory.
         """
         fixed = fixed | {"dataset": source, "seed": self._seed, "device": self.device}
         if self.method != AUTO:

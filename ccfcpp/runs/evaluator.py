@@ -1,4 +1,4 @@
-"""Evaluators, which score the states of a run, and the results that it saves."""
+"""Evaluators, which score the server's state during a run, and the results that a run saves."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that a run saves of its last state: scores, model, arrays and tables.
+    """Everything that a run saves at its end: scores, model, arrays, tables and pictures.
 
     Attributes:
-        summary: The state's part of ``summary.json``.
-        model: Tensors of the model's file.
+        summary: Scores and other facts on the last state, for ``summary.json``.
+        model: Tensors of the model's file, by name.
         header: Metadata for the model file's header, needed to use the model.
-        arrays: Arrays to save, by file and name.
+        arrays: Arrays to save, by the name of their file and their own name.
         tables: Tables for users, by the name of their file.
         pictures: Pictures by name, each uint8 of shape (height, width, 3).
     """
@@ -43,7 +43,7 @@ class Results:
 
 
 class Evaluator(ABC, Generic[State]):
-    """Base class of evaluators, which score a run's states by samples, or by clients' sums.
+    """Base class of evaluators, which score the server's state by samples or by clients' sums.
 
     Attributes:
         images_key: Key of the setting for the number of training images.
@@ -53,33 +53,36 @@ class Evaluator(ABC, Generic[State]):
 
     @abstractmethod
     def describe(self) -> Json:
-        """Return the facts on data and clients that the summary shows."""
+        """Return facts on data and clients, such as their numbers, for the summary."""
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
-        """Compute the scores after round ``number``; an empty mapping if none are due."""
+        """Score the server's ``state`` after round ``number``; {} if this round is not scored.
+
+        ``memories`` holds the local states of the clients of this process.
+        """
 
     @abstractmethod
     def results(
         self, state: State, memories: ClientMemories, local: LocalSpectra, outcome: Any
     ) -> Results:
-        """Compute the results of the last state.
+        """Compute what a run saves at its end, from the server's last state.
 
         Args:
             state: The server's last state.
             memories: Local states of the clients of this process.
-            local: Spectra of the last round's local models.
+            local: Spectra of the local models' representations in the last round.
             outcome: Result of the exchanges after the last round; None without any.
         """
 
     def image_results(self, state: State, memories: ClientMemories) -> Arrays:
-        """Return arrays on a state's images, for the report of a run that was stopped."""
+        """Return arrays to save when a run is stopped, such as the images' clusters; none here."""
         return {}
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
         """Compute a local model's representations of the images on which models are compared.
 
         Returns:
-            Floats of shape (images, dimensions); None if the model cannot be compared.
+            Floats of shape (images, dimensions); None, as here, if the model cannot be compared.
         """
         return None

@@ -34,7 +34,7 @@ class RunFolder(RunPaths):
     def load_checkpoint(
         self, state_type: type[State], device: torch.device
     ) -> Checkpoint[State] | None:
-        """Return the last checkpoint, if any, and drop the lines of later rounds from the log.
+        """Return the last checkpoint, if any, and delete the lines of later rounds from the log.
 
         Raises:
             UsageError: The checkpoint is damaged; or it is missing, and the run began with another
@@ -53,13 +53,13 @@ class RunFolder(RunPaths):
         return checkpoint
 
     def start_from(self, checkpoint: Checkpoint[State], run: Path) -> None:
-        """Store the model of a finished run as the start of this one."""
+        """Store ``checkpoint``, made from a finished run (in ``run``), as the start of this run."""
         write_atomically(self.follows, json.dumps({"run": str(run)}).encode())
         save_checkpoint(self.checkpoint, checkpoint)
 
     @contextmanager
     def log(self, track: str) -> Iterator[RoundLog]:
-        """Open the log of rounds: ``metrics.jsonl``, and a tracker's if one is named."""
+        """Yield a function that logs a round to ``metrics.jsonl``, and to the tracker ``track``."""
         if track == NONE:
             yield self.log_round
             return
@@ -73,16 +73,16 @@ class RunFolder(RunPaths):
             yield log_round
 
     def log_round(self, line: Line) -> None:
-        """Append a round to ``metrics.jsonl``."""
+        """Append a round's report and scores to ``metrics.jsonl``."""
         append_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
-        """Save a checkpoint; the lines of its rounds must be in the log."""
+        """Save a checkpoint; the log must already hold the lines of all rounds before it."""
         make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
 
     def _delete_rounds_from(self, number: int) -> None:
-        """Delete lines of rounds that were logged but not checkpointed, which will run again."""
+        """Delete the log's lines of round ``number`` and later ones, which will run again."""
         if not self.metrics.exists():
             return
         # A crash can leave anything in the last line.
@@ -107,7 +107,7 @@ class RunFolder(RunPaths):
         return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
 
     def read_texts(self, file: str, name: str) -> tuple[str, ...]:
-        """Return an array of texts that ``write_arrays`` wrote to a file; empty if missing."""
+        """Return the texts that ``write_arrays`` wrote to ``file`` as ``name``; () if missing."""
         texts = self._read(file).get(name)
         return () if texts is None or texts.dtype.kind != "U" else tuple(texts.tolist())
 
@@ -122,7 +122,7 @@ class RunFolder(RunPaths):
             raise damaged(path, error) from error
 
     def write_arrays(self, arrays: Arrays) -> None:
-        """Write arrays to ``.npz`` files; ``arrays`` has them by file and name."""
+        """Write arrays, given by file (without suffix) and name, to ``.npz`` files."""
         for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
@@ -133,7 +133,7 @@ class RunFolder(RunPaths):
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
 
     def write_results(self, summary: Summary, results: Results) -> None:
-        """Write the tables, the model, arrays and pictures of a run, and last its summary."""
+        """Write tables, model, arrays, pictures, and last the summary, which marks the end."""
         for name, rows in results.tables.items():
             self.write_table(name, rows)
         save_tensors(self.model, results.model, dict(results.header))

@@ -1,4 +1,6 @@
-"""Spectra of the local models of a run's last round, to compare with the global model's.
+"""Spectra of local models' representations in the last round, compared with the global model's.
+
+A spectrum holds the singular values of the covariance of a model's representations of images.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 (TPAMI), Section 3.3; Yan et al., *CCFC++*, Section III-C.
@@ -19,13 +21,13 @@ _MOST_MODELS = 20
 
 
 class LocalSpectra:
-    """Recorder of local models' spectra, computed when the server receives the models.
+    """Recorder of the spectra of local models, computed when the server receives the models.
 
     Args:
-        last_round: The round of the local models.
+        last_round: Number of the last round; models of earlier rounds are ignored.
         represent: Maps a client's number and its model to representations of some images, floats of
             shape (images, dimensions); None for a model that cannot be compared.
-        values: Filled with singular values, descending, by the client's number.
+        values: Is filled with singular values, descending, by the client's number.
     """
 
     def __init__(
@@ -39,7 +41,10 @@ class LocalSpectra:
         self.values = values
 
     def __call__(self, number: int, client: int, model: ModelState) -> None:
-        """Compute and store the spectrum of a local model that the server has accepted."""
+        """Store the spectrum of a client's model, in the last round and for at most 20 models.
+
+        ``number`` is the number of the round.
+        """
         if number != self.last_round or len(self.values) == _MOST_MODELS:
             return
         with section("local spectra"):
@@ -50,8 +55,8 @@ class LocalSpectra:
     def arrays(self, global_values: Tensor) -> dict[str, Tensor]:
         """Return all spectra as arrays, to be saved in a run's folder.
 
-        These are ``global`` of shape (dimensions,), the numbers ``client``, and in their order
-        ``local`` of shape (clients, dimensions).
+        These are ``global``, the given values of shape (dimensions,); ``client``, the clients'
+        numbers, ascending; and ``local``, in their order, of shape (clients, dimensions).
         """
         clients = sorted(map(int, self.values))
         local = [self.values[str(client)] for client in clients]
@@ -63,11 +68,12 @@ class LocalSpectra:
 
 
 def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """Return metrics of ``LocalSpectra.arrays`` for the summary, means over the local models.
+    """Compute metrics of the spectra that ``LocalSpectra.arrays`` returns, for the summary.
 
     Returns:
-        ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
-        None without a model, or if a model has diverged.
+        ``effective_rank`` and ``tail_share`` of the global model; means over the local models:
+        ``local_effective_rank`` and ``gap``, which is R of Eq. (1) of Shi et al. A metric is None
+        without a model, or if a model has diverged.
     """
     of_all, local = arrays["global"], list(arrays["local"])
     return {
@@ -79,6 +85,6 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def mean(values: list[float]) -> float | None:
-    """Return the mean; None without values or with NaN, which JSON does not have."""
+    """Return the mean of numbers; None without any or with NaN, which JSON does not have."""
     average = float(torch.tensor(values, dtype=torch.float64).mean())
     return None if math.isnan(average) else average

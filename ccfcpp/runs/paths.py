@@ -1,4 +1,4 @@
-"""Paths of a run's files, and the rules of starting and resuming; nothing here needs tensors."""
+"""Paths of a run's files, and checks before it is started or resumed; no import of PyTorch."""
 
 import itertools
 import json
@@ -31,12 +31,12 @@ class RunSetting:
     """Content of ``setting.json``: a run's clients, classes and data, for its report.
 
     Attributes:
-        planned: Largest number of rounds.
+        planned: Planned number of rounds; a run may end earlier.
         described: Facts on data and clients, as in the summary.
         clients: Names of all clients, by their numbers.
         connected: Numbers of those that take part and hold images.
         classes: Names of the classes, in order.
-        holdings: Numbers of images by client and class; None if the run does not know them.
+        holdings: Number of images by client (row) and class; None if the run does not know them.
     """
 
     planned: int
@@ -48,7 +48,7 @@ class RunSetting:
 
 
 class RunPaths:
-    """The folder of a run, started by ``create`` or resumed by ``reopen``; writes are atomic."""
+    """Paths of the files in a run's folder, some of which it reads and writes, atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class RunPaths:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
-        """Create a run in a new or empty folder.
+        """Create the folder of a new run, and write the run's ``config.yaml``.
 
         Raises:
             UsageError: The folder is not empty, or cannot be made.
@@ -83,7 +83,7 @@ class RunPaths:
 
     @classmethod
     def reopen(cls, path: Path) -> Self:
-        """Reopen a run to resume it.
+        """Open the folder of a run to be resumed, and delete temporary files left in it.
 
         Raises:
             UsageError: The folder holds no run.
@@ -99,7 +99,7 @@ class RunPaths:
         return folder
 
     def refuse_if_taken(self) -> None:
-        """Raise ``UsageError`` if a new run would mix with other files, or be unreadable."""
+        """Raise ``UsageError`` if the folder holds other files, or its name is no UTF-8."""
         if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
             raise UsageError(
                 f"output folder {printable_name(str(self.path))} has bytes in its name that are no "
@@ -117,7 +117,7 @@ class RunPaths:
         require_empty(self.path, self.server)
 
     def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` if a run's images are held by clients on other machines."""
+        """Raise ``UsageError`` if the run's clients, with their images, are on other machines."""
         if self.deployment.exists():
             raise UsageError(
                 f"the images of the run in {self.path} are with its clients, on other machines: go "
@@ -125,11 +125,11 @@ class RunPaths:
             )
 
     def saved_config(self, kind: type[C]) -> C:
-        """Return the configuration with which the run was started."""
+        """Return the configuration with which the run was started; ``kind`` is its class."""
         return validate(kind, read_yaml(self.config))
 
     def refuse_other_config(self, config: RunConfig) -> None:
-        """Raise ``UsageError`` if other keys than ``MAY_CHANGE`` differ from the run's start."""
+        """Raise ``UsageError`` if other keys than ``MAY_CHANGE`` differ from the saved config."""
         saved = self.saved_config(type(config))
         differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
@@ -143,11 +143,11 @@ class RunPaths:
             )
 
     def read_summary(self) -> Summary:
-        """Return the results of a finished run; ``UsageError`` if the file is damaged."""
+        """Return the content of ``summary.json``; raise ``UsageError`` if it is damaged."""
         return _read_object(self.summary)
 
     def write_setting(self, setting: RunSetting) -> None:
-        """Write ``setting.json`` at the start of a session."""
+        """Write ``setting.json`` each time that the run is started or resumed."""
         write_atomically(self.setting, json.dumps(vars(setting)).encode())
 
     def read_setting(self) -> RunSetting | None:
@@ -164,11 +164,11 @@ class RunPaths:
             raise damaged(self.setting, error) from error
 
     def write_leakage(self, found: Json) -> None:
-        """Record the results of attacks on the finished run."""
+        """Write the results of attacks on the finished run to ``leakage.json``."""
         write_atomically(self.leakage, json.dumps(found, indent=2).encode())
 
     def read_leakage(self) -> Json:
-        """Return the results of attacks, if any; ``UsageError`` if the file is damaged."""
+        """Return the content of ``leakage.json``; {} without it; ``UsageError`` if damaged."""
         return _read_object(self.leakage) if self.leakage.is_file() else {}
 
     def write_table(self, name: str, rows: Rows) -> None:
@@ -183,13 +183,17 @@ class RunPaths:
         )
 
     def absent_in_last_round(self) -> set[int]:
-        """Return the clients that did not answer in the last logged round."""
+        """Return the numbers of the clients that did not answer in the last logged round."""
         log = self.read_log()
         absent = map(int, log[-1].get("absent", {})) if log else ()
         return {client for client in absent if client not in log[-1]["clients"]}
 
     def read_sessions(self) -> list[Json]:
-        """Return each session's environment; ``UsageError`` if the file is damaged."""
+        """Return the environment of each session, from a start or resumption of the run to its end.
+
+        Raises:
+            UsageError: ``environment.json`` is damaged.
+        """
         if not self.environment.is_file():
             return []
         try:
@@ -203,13 +207,13 @@ class RunPaths:
         return list(sessions)
 
     def add_environment(self, environment: dict[str, object]) -> None:
-        """Record the machine of a session; a resumed run may have seen several."""
+        """Add the environment of a session (a start or resumption) to ``environment.json``."""
         text = json.dumps({"sessions": [*self.read_sessions(), environment]}, indent=2)
         write_atomically(self.environment, text.encode())
 
 
 def damaged(path: Path, reason: object) -> UsageError:
-    """Return the error for a damaged file."""
+    """Return the error that says that a file is damaged, and why."""
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
@@ -224,7 +228,7 @@ def _read_object(path: Path) -> Json:
 
 
 def parse_row(line: str) -> Json:
-    """Parse a logged line; empty if a crash cut it short."""
+    """Parse a line of the log; return {} if it is no JSON object, as after a crash."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -233,7 +237,7 @@ def parse_row(line: str) -> Json:
 
 
 def require_empty(folder: Path, *but: Path) -> None:
-    """Raise ``UsageError`` if a new folder is a file, or holds anything except ``but``."""
+    """Raise ``UsageError`` if ``folder`` is a file, or holds other paths than ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")
     if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)) - {*but}:
@@ -242,7 +246,7 @@ def require_empty(folder: Path, *but: Path) -> None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Make a folder for the block to write into; ``UsageError`` if that fails."""
+    """Make a folder for the block to write into; each ``OSError`` becomes a ``UsageError``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -253,13 +257,13 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 def new_path(method: str, dataset: str) -> Path:
-    """Return the default folder of a new run."""
+    """Return the default folder of a new run: ``runs/TIME-METHOD-DATASET``."""
     name = Path(dataset).name.partition(".")[0]
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
 
 
 def required_out(out: Path | None) -> Path:
-    """Return the folder of a run that is resumed; ``UsageError`` if none was given."""
+    """Return ``out``, the folder of a run to be resumed; raise ``UsageError`` if it is None."""
     if out is None:
         raise UsageError("--resume needs the folder of the run: give --out")
     return out

@@ -1,4 +1,4 @@
-"""The pipeline from settings to results behind a command, its function and its estimator.
+"""The steps from settings to results, shared by a command, its Python function and its estimator.
 
 A run is opened (its settings are checked, its folder is chosen), fitted to its images, run, and
 ends with a summary. Opening a run imports no network library, so that a command can show its
@@ -37,7 +37,7 @@ class Opening(Generic[M]):
         path: Folder of the run.
         config: Configuration of the run.
         goes_on: Whether the run is resumed.
-        layers: The user's settings.
+        layers: The user's settings, nested; later mappings override earlier ones.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class Opening(Generic[M]):
     layers: Layers = ()
 
     def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
-        """Make the run by ``make``, which checks everything else; create or reopen its folder."""
+        """Make the run by ``make``, which may still refuse it; create or reopen its folder."""
         from ccfcpp.runs.folder import RunFolder
 
         run = make(self.config)
@@ -61,10 +61,10 @@ class Pipeline(Generic[M, R]):
 
     Attributes:
         command: Name of the command, and of the folder with the data sets' presets.
-        kind: The class of configurations.
-        make: Makes the run of a configuration, on the given images or on those that the
-            configuration names.
-        label: Returns a part of the name of a new run's folder.
+        kind: Class of the configurations.
+        make: Makes the run of a configuration, on the given images; or, if they are None, on those
+            that the configuration names.
+        label: Returns the part of a new folder's name that tells the run's method.
         suited: Reads a user's own images and chooses settings that suit them; None for a data set
             with a preset.
         guesses: Returns the settings that may suit a user's own images, before they are read.
@@ -78,7 +78,11 @@ class Pipeline(Generic[M, R]):
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
     def resolve_settings(self, layers: Layers, suited: Tree | None = None) -> M:
-        """Return the configuration of a user's settings, which override ``suited`` and presets.
+        """Return the configuration of a user's settings, merged over presets and ``suited``.
+
+        Args:
+            layers: The user's settings, nested; later mappings override earlier ones.
+            suited: Settings chosen for the user's images; None if these are not read yet.
 
         Raises:
             UsageError: A setting is unknown, out of its range, or without effect.
@@ -90,7 +94,7 @@ class Pipeline(Generic[M, R]):
         return config
 
     def _possible_settings(self, config: M, layers: Layers) -> list[M]:
-        """Return all configurations that may result once the user's own images are read."""
+        """Return ``config``, and those that may result once the user's own images are read."""
         guesses = self.guesses(config)
         return [
             config,
@@ -127,7 +131,7 @@ class Pipeline(Generic[M, R]):
         return Opening(path, config, resume, layers)
 
     def _label(self, config: M, layers: Layers) -> str:
-        """Return the label for a new folder's name; the command's name if images decide on it."""
+        """Return the label for a new folder's name; the command's name if it depends on images."""
         labels = set(map(self.label, self._possible_settings(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
@@ -144,7 +148,7 @@ class Pipeline(Generic[M, R]):
         return config
 
     def with_suited_settings(self, opening: Opening[M], suited: Tree) -> Opening[M]:
-        """Add settings that suit the images to a run; those that the user gave override them."""
+        """Add ``suited`` settings to a run; those that the user gave override them."""
         return replace(opening, config=self.resolve_settings(opening.layers, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:

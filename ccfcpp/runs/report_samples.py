@@ -28,14 +28,14 @@ def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Te
 
     Args:
         points: Floats of shape (points, dimensions).
-        numbers: Number of the image of each, int64 of shape (points,).
+        numbers: Number of each point's image, int64 of shape (points,).
         by_angle: Whether points are compared by angle.
 
     Returns:
-        ``index``, image numbers of some points, and ``points``, these, reduced to at most 50
-        principal components after division by their lengths if ``by_angle``; ``covariance`` of
-        shape (dimensions, dimensions) and its ``singular_values``, unless there are too many
-        dimensions; ``by_angle`` and the number of ``dimensions``.
+        ``points``, a random sample of the points, reduced to at most 50 principal components (of
+        points divided by their lengths if ``by_angle``), and ``index``, the numbers of their
+        images; ``covariance`` of shape (dimensions, dimensions) and its ``singular_values``, unless
+        there are too many dimensions; ``by_angle`` and the number of ``dimensions``.
     """
     points, numbers = points.cpu(), numbers.cpu()
     everything = torch.arange(len(points))
@@ -106,10 +106,10 @@ def plot_thumbnails(
 
 
 def extremes(distance: Tensor, members: Tensor, farthest: bool) -> Tensor:
-    """Return the 8 members of a cluster nearest to its centroid, or farthest from it.
+    """Return the (at most) 8 members of a cluster nearest to its centroid, or farthest from it.
 
-    ``members`` is bool of shape (points,). The result has indices of points, int64, the most
-    extreme first; ties are in the order of the indices.
+    ``distance`` and ``members``, bool, have shape (points,). The result has indices of points,
+    int64, the most extreme first; ties are in the order of the indices.
     """
     index: Tensor = members.nonzero().flatten()
     order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)

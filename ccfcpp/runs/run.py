@@ -44,17 +44,17 @@ D = TypeVar("D", bound=Samples)
 
 
 class Run(ABC, Generic[A, E]):
-    """Base class of runs: an algorithm, its clients, and the evaluator of its states.
+    """Base class of runs: a federated algorithm, its clients, and the evaluator of its states.
 
     Making one checks everything that can be checked before a file is written.
 
     Args:
         setting: Device, randomness, availability and privacy.
         algorithm: The federated algorithm.
-        side: The work that clients can be asked for.
+        side: The clients' half of each exchange of the algorithm.
         members: The connected clients that hold samples, as the server knows them.
         around: Attackers, defence and privacy protection.
-        evaluator: Scores the states.
+        evaluator: Scores the server's states.
         epilogue: Exchanges after the last round, if any.
         absent_names: Names of the clients that are absent for the whole run.
 
@@ -88,7 +88,7 @@ class Run(ABC, Generic[A, E]):
 
     @property
     def skipped(self) -> Rows:
-        """Rows for the files that were left out, with reasons."""
+        """Table of the files that were left out, with reasons; none here."""
         return []
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def for_round(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients connected in a round; None if these are its own."""
+        """Return the run with the clients of round ``number``; None if this run has the same."""
 
     @abstractmethod
     def transport(
@@ -139,7 +139,11 @@ class Run(ABC, Generic[A, E]):
     def _run_rounds(
         self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
     ) -> "Summary | Run[A, E]":
-        """Run rounds; return the summary, or the run that continues with other clients."""
+        """Run rounds up to the end, or until other clients connect.
+
+        Returns:
+            The summary; or the run that continues with the clients that are connected now.
+        """
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories, should_stop)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
@@ -202,10 +206,10 @@ class Run(ABC, Generic[A, E]):
     def run_epilogue(
         self, federation: Federation[Any, Transport], state: Any
     ) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round; their bytes do not count as the rounds'.
+        """Run the epilogue, the exchanges after the last round; their bytes are counted apart.
 
         Returns:
-            The epilogue's result, and its part of the summary.
+            The epilogue's last state (None without one), and its part of the summary.
         """
         epilogue = self.epilogue
         if epilogue is None:
@@ -223,7 +227,7 @@ class Run(ABC, Generic[A, E]):
         }
 
     def planned_exchanges(self) -> list[int]:
-        """Return the number of exchanges in each round of the whole run."""
+        """Return the number of exchanges of each round, without those that take place once."""
         plan = self.algorithm.plan(self.initial_state)
         return [sum(not work.exchange.once for work in works) for works in plan]
 
@@ -234,12 +238,12 @@ class Run(ABC, Generic[A, E]):
         silent: Iterable[int] = (),
         taken: Iterable[str] = (),
     ) -> Federation[Any, Transport]:
-        """Return the federation of clients and server.
+        """Make the federation, which runs rounds between the server and its clients.
 
         Args:
             transport: The transport to the clients; the default stores no client states on disk.
             observer: Called with each local model that the server accepts.
-            silent: Clients that did not answer in the round before.
+            silent: Numbers of the clients that did not answer in the round before.
             taken: Names of the exchanges of which an update was accepted before.
         """
         stages: list[Stage] = [self.protection.stage] if self.protection else []
@@ -274,7 +278,7 @@ class Holdings(Generic[D]):
 
     Attributes:
         data: All samples.
-        parts: Indices of each client's samples, also of clients that are not connected.
+        parts: Indices of each client's samples in ``data``, also of clients that never connect.
         names: Names of the clients.
     """
 
@@ -291,11 +295,11 @@ class LocalRun(Run[A, E]):
         algorithm: The federated algorithm.
         held: The samples of all clients.
         clients: The connected clients that hold samples.
-        evaluator: Scores the states.
+        evaluator: Scores the server's states.
         epilogue: Exchanges after the last round, if any.
         connected: Numbers of the connected clients, ascending.
-        remake: Makes the run with the clients connected in a round.
-        number: The round whose connected clients these are; None: the last round.
+        remake: Makes the run with the clients that are connected in a round, given its number.
+        number: Number of the round in which ``connected`` holds; None for the last round.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -340,7 +344,7 @@ class LocalRun(Run[A, E]):
 
     @property
     def skipped(self) -> Rows:
-        """Rows for the files that were left out, with reasons."""
+        """Table of the image files that were left out, with reasons."""
         return self.data.reading.rows if self.data.reading else []
 
     def describe_setting(self) -> RunSetting:
@@ -357,7 +361,7 @@ class LocalRun(Run[A, E]):
         )
 
     def for_round(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients connected in a round; None if these are its own."""
+        """Return the run with the clients of round ``number``; None if this run has the same."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remake(number)
 
@@ -386,7 +390,7 @@ class LocalRun(Run[A, E]):
         return SharedMemories(self.device, memory_budget(self.device), folder, led, members)
 
     def _in_process(self, clients: Sequence[Client], memories: ClientMemories) -> InProcess:
-        """Return some clients, with protection and attacks around their work."""
+        """Return the transport to some clients, with protection and attacks around their work."""
         works, cohort = self.client_side.works, self.client_side.cohort
         if self.attackers is not None:
             works = self.attackers.works(works)

@@ -1,4 +1,4 @@
-"""The setting of every run: its machine, randomness, availability and privacy."""
+"""What runs of all methods have: device, randomness, availability, privacy and safeguards."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from ccfcpp.runs.tracking import check_tracker
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of runs of any system: device, randomness, availability and privacy.
+    """What a run of any method needs: device, random numbers, availability and privacy.
 
     Attributes:
         config: The configuration.
@@ -62,7 +62,7 @@ class Setting:
         return not (self.availability.varies or self.privacy.is_on or attack.is_on or defence.is_on)
 
     def check_late(self, rounds: int) -> None:
-        """Refuse clients that join after the last round, or under differential privacy."""
+        """Raise ``UsageError`` if clients join after the last of ``rounds``, or under noise."""
         late, missed = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(
@@ -104,7 +104,7 @@ class Safeguards:
         Args:
             setting: Device, randomness, availability and privacy.
             algorithm: The federated algorithm.
-            works: All work that its clients can be asked for.
+            works: The clients' half of each of its exchanges.
             members: The clients that take part.
 
         Raises:

@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], object] | int) -> Iterator[None]:
-    """Set a handler of the signals within the context, and restore the earlier one after it."""
+    """Handle SIGINT (Ctrl-C) and SIGTERM by ``handler`` within the context."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -32,7 +32,7 @@ class History:
         seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
         bytes_down: Bytes that all clients received.
         bytes_up: Bytes that all clients sent.
-        rounds_by_client: Number of rounds of each client, by the client's number.
+        rounds_by_client: Number of rounds in which a client took part, by the client's number.
         refused: Number of refused updates.
         local_spectra: Singular values of the last round's local models, by the client's number.
         taken: Names of the exchanges of which an update was accepted.
@@ -125,10 +125,9 @@ class RunStore(Generic[State]):
         self._clock = CheckpointClock()
 
     def restore(self) -> Checkpoint[State] | None:
-        """Return the last checkpoint, restore the clients' states, and delete later log lines.
+        """Return the last checkpoint; None without one.
 
-        Returns:
-            None without a checkpoint.
+        The clients' local states are restored from it, and lines of later rounds leave the log.
 
         Raises:
             UsageError: A file is damaged or missing.

@@ -29,7 +29,7 @@ _MOST_AT_ONCE = 100
 
 
 class Tracker(Protocol):
-    """Interface of an experiment tracker, for one session of a run."""
+    """Interface of an experiment tracker, for one session (start or resumption) of a run."""
 
     def log_round(self, line: Line) -> None:
         """Log a round, which an earlier session may have logged before it was interrupted."""
@@ -48,7 +48,7 @@ class TensorBoardLog:
     def log_round(self, line: Line) -> None:
         """Write a round to the file.
 
-        The session's first round hides the lines of earlier sessions for it and for later rounds.
+        The session's first round hides what earlier sessions logged for it and for later rounds.
         """
         number = line["round"]
         if self._writer is None:
@@ -138,7 +138,7 @@ def tracker(name: str, run: Path, settings: Json) -> Tracker:
 
 
 def check_tracker(name: str) -> None:
-    """Raise ``UsageError`` if a tracker is wanted and its package is missing."""
+    """Raise ``UsageError`` if the package of the tracker ``name`` (or ``none``) is missing."""
     if name == NONE:
         return
     title, module, _ = _TRACKERS[name]
@@ -152,7 +152,7 @@ def check_tracker(name: str) -> None:
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """Return the numbers of a round, by the tags that trackers show."""
+    """Return the numbers of a round by the tags under which trackers show them."""
     return {
         **{f"figures/{name}": value for name, value in line["figures"].items()},
         **{f"scores/{name}": value for name, value in line["scores"].items()},

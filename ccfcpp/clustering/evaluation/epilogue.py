@@ -98,7 +98,7 @@ class MembersClientWork(EvaluationClientWork[ClusterSums]):
     """Client side of exchange ``members``: the sum and number of points of each cluster."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
-        """Return a client's sum and number of points for each cluster."""
+        """Return the sum and number of a client's points by cluster; 0 if they are too few."""
         clusters = self.algorithm.assign_by_model(message.model, client)
         return self._sums(self._points(message.model, client), clusters, self.clusters)
 
@@ -107,7 +107,7 @@ class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
     """Client side of exchange ``spreads``: sums of distances, silhouettes and outer products."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> SpreadSums:
-        """Return a client's sums; those over too few points are 0."""
+        """Return sums of distances, silhouettes and outer products; 0 over too few points."""
         members = _required(message.members)
         points, k, least = self._points(message.model, client), self.clusters, self.context.least
         clusters = self.algorithm.assign_by_model(message.model, client)
@@ -134,10 +134,10 @@ class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
 
 
 class CellsClientWork(EvaluationClientWork[ClusterSums]):
-    """Client side of exchange ``cells``: sums of points by nearest cell of their half."""
+    """Client side of exchange ``cells``: sums of points by nearest cell (tentative centroid)."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
-        """Return a client's sum and number of points for each cell of both codebooks."""
+        """Return the sum and number of a client's points in each half's cells; 0 if too few."""
         points, half, centres = self._by_halves(message, client, randomness)
         cells = half * centres.shape[1] + assign_within_half(points, half, centres)
         return self._sums(points, cells, centres.shape[:2].numel())
@@ -158,10 +158,10 @@ class CellsClientWork(EvaluationClientWork[ClusterSums]):
 
 
 class HalvesClientWork(CellsClientWork):
-    """Client side of exchange ``halves``: contingency tables of both halves' clusterings."""
+    """Client side of exchange ``halves``: contingency tables of two clusterings of each half."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
-        """Return a client's contingency tables: clusters by the own and by the other half."""
+        """Count each half's points by the own (row) and the other half's cluster (column)."""
         points, half, centres = self._by_halves(message, client, randomness)
         halves, k, _ = centres.shape
         clusters = half * k + assign_within_half(points, half, centres)
@@ -205,7 +205,7 @@ class ClusteringEpilogue(Epilogue):
         self.exchanges = EvaluationExchanges.about(algorithm.final_model_type)
 
     def begin(self, state: Any) -> EvaluationState | None:
-        """Return the evaluation's initial state, from a run's last one; None without clusters."""
+        """Return the evaluation's initial state, given a run's last; None without clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
@@ -213,7 +213,7 @@ class ClusteringEpilogue(Epilogue):
         return EvaluationState(self.algorithm.final_model(state), centres.shape[1], number)
 
     def works(self, known: EvaluationState) -> list[AnyServerWork]:
-        """Return the server side of each exchange, in order."""
+        """Return the server side of each evaluation exchange, in order."""
         of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
             MembersServerWork(of.members, ClusterSums.zeros(k, d)),
@@ -223,7 +223,7 @@ class ClusteringEpilogue(Epilogue):
         ]
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the client side of each exchange, by the exchange's name."""
+        """Return the client side of each evaluation exchange, by the exchange's name."""
         of, own = self.exchanges, (self.algorithm, self.clusters, context)
         return ClientSide.of(
             MembersClientWork(of.members, *own),
@@ -233,7 +233,10 @@ class ClusteringEpilogue(Epilogue):
         ).works
 
     def describe(self, known: EvaluationState | None) -> dict[str, object]:
-        """Return metrics and cluster sizes; metrics are None without two non-empty clusters."""
+        """Return the summary's metrics and cluster sizes.
+
+        Metrics are None if fewer than two clusters have points.
+        """
         results: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return results

@@ -112,7 +112,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return scores on labels and the effective rank of latents; {} if not due this round."""
+        """Return scores against labels and latents' effective rank; {} if not due this round."""
         if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}
@@ -142,7 +142,14 @@ class ClusteringEvaluator(Evaluator[Any]):
         local: LocalSpectra,
         outcome: EvaluationState | None,
     ) -> Results:
-        """Return the results of a finished run: summary, model, cluster table and arrays."""
+        """Return a finished run's results: summary, model, table of clusters, arrays, pictures.
+
+        Args:
+            state: The server's last state.
+            memories: Unused.
+            local: Spectra of the local models' representations in the last round.
+            outcome: Result of the evaluation without labels; None if there was none.
+        """
         clusters, typical = self.assignments(state), outcome.typical if outcome else None
         points = self.algorithm.represent(state, self._compared)
         last: dict[str, Any] = self.algorithm.summarize(state)
@@ -178,7 +185,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         )
 
     def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
-        """Return the arrays of a run's folder, with clusters if the state has any."""
+        """Return the arrays to save for a stopped run, with clusters if there are any."""
         centres = self.algorithm.centres(state)
         # The head of a stopped run may assign images before there are centres.
         known = centres is not None and self.algorithm.knows_clusters(state)
@@ -187,19 +194,19 @@ class ClusteringEvaluator(Evaluator[Any]):
         return self._arrays(points, self._by_image(state, clusters, None))
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return a local model's latents of the images on which models are compared, (n, d)."""
+        """Return a local model's latents of the compared images, (n, d); None without models."""
         by_model = self.algorithm.by_model
         return None if by_model is None else by_model(model, self._compared.images)
 
     def _clients_with_samples(self) -> list[tuple[Tensor, Client]]:
-        """Return the indices of each client's samples with the client, and ``rest`` as the last."""
+        """Return each client with the indices of its samples; ``rest`` is the last client."""
         pairs = [(self.parts[client.id], client) for client in self.clients]
         return pairs + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
     def _by_image(
         self, state: Any, clusters: Tensor | None, typical: SampleDistribution | None
     ) -> dict[str, Tensor]:
-        """Return tensors of shape (samples,): client, cluster, class and confidence measures."""
+        """Return each sample's client, cluster, class and confidence, of shape (samples,)."""
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -232,7 +239,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
     def _pixel_kmeans_scores(self, clusters: int) -> dict[str, float | None]:
-        """Return the scores of centralised k-means on pixels; None if there are too many images."""
+        """Return scores of k-means on all images' pixels; None without labels or if too many."""
         images, labels = self.data.values, self.data.labels
         if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
             return dict.fromkeys(_OF_PIXELS)
@@ -253,7 +260,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return measures
 
     def _table(self, images: dict[str, Tensor]) -> Columns:
-        """Return the table of images, with names of files, clients and classes for numbers."""
+        """Return a table with a row per image; clients and classes appear by name."""
         columns = table_columns(images)
         clients = [*self.names, ""]  # The last is for −1, no client.
         columns["client"] = [clients[number] for number in images["client"].tolist()]
@@ -273,7 +280,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
     @cached_property
     def _compared(self) -> Client:
-        """Client that holds the images on which models are compared: a sample if there are many."""
+        """Client that holds the images on which models are compared: all, or 10,000 at random."""
         return make_client(self.data, SERVER, _COMPARED, self._compared_index)
 
     @cached_property
@@ -283,7 +290,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Count non-empty clusters, images by cluster, and images by client and cluster.
+    """Count non-empty clusters, images by cluster, and by client and cluster, for the summary.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).

@@ -20,7 +20,7 @@ from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
 FinalModel = TypeVar("FinalModel")
 _CELLS_OF_A_CLUSTER = 2
 MOVES = 3
-"""Number of exchanges in which the cells of both halves move."""
+"""Number of exchanges in which the cells of both halves of the images move."""
 _MEASURES = 2
 """Numbers that are summed for a point: distance to its cluster's mean, and silhouette."""
 
@@ -32,8 +32,8 @@ class EvaluationMessage(Generic[FinalModel]):
     Attributes:
         model: The final model, with which clients assign their images.
         members: Sum and number of each cluster's points over all clients; None before it is known.
-        halves: Cells or centroids of both halves of the images, of shape (2, m, d); None if the
-            exchange does not need them.
+        halves: Cells (``CellsServerWork``), or in the last exchange centroids, of both halves of
+            the images, of shape (2, m, d); None if the exchange does not need them.
     """
 
     model: FinalModel
@@ -43,11 +43,11 @@ class EvaluationMessage(Generic[FinalModel]):
 
 @dataclass(frozen=True)
 class SpreadSums(ClusterSums):
-    """Sums of distances and silhouettes by cluster, and of outer products over all points.
+    """Sums of distances and silhouettes by cluster, (k, 2), and of outer products of all points.
 
     Attributes:
         scatter: Σ (z − μ)(z − μ)ᵀ over points z with cluster mean μ, float64 of shape (d, d), or
-            (0, 0) if d is large. A client with fewer than d points adds nothing, since the products
+            (0, 0) if d > 1024. A client with fewer than d points adds nothing, since the products
             would reveal the directions of its points.
         scattered: Number of points in ``scatter``, float64 of shape ().
     """
@@ -74,9 +74,10 @@ class EvaluationState:
         number: Number of clusters.
         members: Sum and number of each cluster's points; None before the first exchange.
         spreads: Sums of distances, silhouettes and outer products; None before the second exchange.
-        halves: Cells, and later centroids, of both halves of the images, of shape (2, m, d); None
-            before there are any, or if there are too few images.
-        stability: Prediction strength between both halves, 1 is best; None if it is unknown.
+        halves: Cells (``CellsServerWork``), later centroids, of both halves of the images, of shape
+            (2, m, d); None before there are any, or if there are too few images.
+        stability: Prediction strength (Tibshirani and Walther 2005) between both halves, 1 is best;
+            None if it is unknown.
     """
 
     model: Any
@@ -89,9 +90,9 @@ class EvaluationState:
 
     @property
     def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Means, counts, mean distances and mean silhouettes of non-empty clusters.
+        """Means (c, d), counts, mean distances and mean silhouettes (c,) of non-empty clusters.
 
-        None if fewer than two clusters have points.
+        Distances are to the cluster's mean. None if fewer than two clusters have points.
         """
         if self.members is None or self.spreads is None:
             return None
@@ -104,7 +105,7 @@ class EvaluationState:
 
     @cached_property
     def typical(self) -> SampleDistribution | None:
-        """Distribution of the points; None before the sums are known, or if d is large."""
+        """Distribution of the points; None before the sums are known, or if d > 1024."""
         members, spreads = self.members, self.spreads
         if members is None or spreads is None or not len(spreads.scatter):
             return None
@@ -132,7 +133,7 @@ class EvaluationExchanges:
 
     @staticmethod
     def about(final_model: type[object]) -> "EvaluationExchanges":
-        """Return the exchanges for a class of final models."""
+        """Return the exchanges whose messages hold a final model of the given class."""
         message: Any = parametrize(EvaluationMessage, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
         return EvaluationExchanges(
@@ -149,7 +150,7 @@ class MembersServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], Cluste
 
     Attributes:
         exchange: The exchange in which the sums are sent.
-        nothing: Sums over no points.
+        nothing: Sums over no points: zeros in the shapes of an update.
     """
 
     exchange: Exchange[Any, Any]
@@ -176,7 +177,7 @@ class SpreadsServerWork(MembersServerWork):
     def aggregate(
         self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[EvaluationState, Metrics]:
-        """Add up the sums of all clients, and draw initial cells around the clusters' means."""
+        """Add up the clients' sums; draw both halves' initial cells around the clusters' means."""
         after = replace(state, spreads=sum_updates(updates))
         if after.clusters is None:
             return after, {}
@@ -186,7 +187,9 @@ class SpreadsServerWork(MembersServerWork):
 
 
 def initial_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw two cells around each cluster's mean, for each half; float64 of shape (2, 2k, d).
+    """Draw two initial cells around each cluster's mean, for each of two halves of the images.
+
+    Returns float64 of shape (2, 2k, d): the centres of the cells (``CellsServerWork``).
 
     Args:
         means: Mean of each cluster, of shape (k, d).
@@ -204,9 +207,9 @@ class CellsServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterS
     """Server side of exchange ``cells``: fits a clustering to each of two halves of the images.
 
     Each client splits its images at random into two halves. For each half, over all clients, the
-    server keeps a codebook with two cells per cluster (``kmeans.initialisation`` says why), moves
-    its cells to the means of their points, and at last runs k-means on the cells. In exchange
-    ``halves`` each image is then assigned by the centroids of both halves.
+    server keeps two cells per cluster: centres of small groups of points, as in
+    ``kmeans.initialisation``. It moves each to the mean of its nearest points, and at last runs
+    k-means on the cells. In exchange ``halves`` both halves' centroids then assign each image.
 
     Attributes:
         exchange: The exchange in which the sums are sent.
@@ -217,7 +220,7 @@ class CellsServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterS
     ends: bool = False
 
     def is_due(self, state: EvaluationState) -> bool:
-        """Return whether the state has codebooks of both halves."""
+        """Return whether the state has cells or centroids of both halves, which are needed."""
         return state.halves is not None
 
     def broadcast(self, state: EvaluationState) -> EvaluationMessage[Any]:
@@ -263,7 +266,7 @@ class HalvesServerWork(CellsServerWork):
     def aggregate(
         self, state: EvaluationState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[EvaluationState, Metrics]:
-        """Set ``stability`` to the mean prediction strength; None if there are too few images."""
+        """Set ``stability`` to the mean of both halves' prediction strengths; None if unknown."""
         clusters = _required(state.halves).shape[1]
         tables = sum_updates(updates).sums.view(2, clusters, clusters)
         first, second = map(prediction_strength, tables)

@@ -17,7 +17,7 @@ _MOST_SIZES = 12
 
 
 def evaluation_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return table rows with the metrics without labels, by title; empty without clusters."""
+    """Return table rows on a run's clusters, as texts by title; {} if the run has no clusters."""
     if "clusters" not in summary:
         return {}
     rows = {"clusters": number} if (number := _missing_text(summary)) else {}
@@ -52,7 +52,7 @@ def missing_clusters_warning(summary: Mapping[str, Any]) -> str:
 
 
 def scores_caveat(summary: Mapping[str, Any]) -> str:
-    """Return a note for scores that mean little: one class, or fewer clusters than classes."""
+    """Return a note if scores mean little: with one class, or fewer clusters than classes."""
     classes, clusters = summary.get("classes"), summary.get("clusters_found")
     if not classes or clusters is None or 1 < classes <= clusters:
         return ""
@@ -61,7 +61,7 @@ def scores_caveat(summary: Mapping[str, Any]) -> str:
 
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row for each client with its number of images in each cluster, if known."""
+    """Return a row per client: its name, its number of images in each cluster; [] if unknown."""
     names = {one["client"]: one["name"] for one in summary.get("participants", ())}
     return [
         {"client": names.get(number, f"client {number}")}

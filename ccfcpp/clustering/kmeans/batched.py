@@ -14,9 +14,9 @@ _CHECKED_EVERY = 8
 
 @torch.no_grad()
 def best_centroids(points: Tensor, weights: Tensor, init: Tensor, iterations: int) -> Tensor:
-    """Run Lloyd's k-means (1982) from each set's initialisations; return those of least inertia.
+    """Run Lloyd's k-means (1982) on each set of points from several initialisations.
 
-    A cluster without points keeps its centroid.
+    Return the centroids of the least inertia. A cluster without points keeps its centroid.
 
     Args:
         points: Float tensor of shape (sets, samples, dimensions).
@@ -45,7 +45,7 @@ def kmeans_plus_plus(
     seeds: Sequence[int],
     restarts: int,
 ) -> Tensor:
-    """Draw initial centroids by k-means++ (Arthur and Vassilvitskii 2007).
+    """Draw initial centroids for each set of points by k-means++ (Arthur and Vassilvitskii 2007).
 
     The probability of a point is in proportion to its weight times its squared distance to the
     nearest centroid so far. To draw one, each point gets an exponential random number divided by

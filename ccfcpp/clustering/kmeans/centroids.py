@@ -81,11 +81,11 @@ class InitState:
 
     Attributes:
         centroids: Global centroids of shape (at most k, d); None before there are any.
-        cells: Cells of the codebook, float64 of shape (m, d), while it is computed
-            (``kmeans.initialisation``).
+        cells: Centres of m small groups of points (cells), float64 of shape (m, d), while they are
+            computed (``kmeans.initialisation``).
         trials: Centroids of each initialisation, float64 of shape (restarts, k, d), while several
             are compared (``kmeans.restarts``).
-        evidence: Evidence for each candidate number of clusters, if k is chosen from the data.
+        evidence: Evidence for each candidate k, of shape (candidates,), if the data decide on k.
     """
 
     centroids: Tensor | None = None
@@ -120,7 +120,7 @@ S = TypeVar("S", bound=ClusterSums)
 
 
 def zero_small_clusters(total: S, least: int) -> S:
-    """Return a copy of the sums that is 0 for clusters of fewer than ``least`` points."""
+    """Return the sums, with those of clusters of fewer than ``least`` points set to 0."""
     enough = total.counts >= least
     kept = {
         name: tensor * enough.view(-1, *[1] * (tensor.ndim - 1))
@@ -130,7 +130,7 @@ def zero_small_clusters(total: S, least: int) -> S:
 
 
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
-"""Declaration of the fields of ``ClusterSums`` for an exchange."""
+"""What the fields of ``ClusterSums`` are, to declare an exchange."""
 
 
 def sum_by_group(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
@@ -176,7 +176,10 @@ def cluster_sums(
 def cluster_counts(
     labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None, least: int
 ) -> Tensor:
-    """Count each cluster's points, float64 of shape (k,); arguments as in ``cluster_sums``."""
+    """Count each cluster's points, float64 of shape (k,); 0 if there are fewer than ``least``.
+
+    Arguments are as in ``cluster_sums``. With ``bounding``, a point may count less than 1.
+    """
     members = torch.bincount(labels, minlength=clusters).double()
     enough = members >= least
     if bounding is not None:
@@ -186,7 +189,7 @@ def cluster_counts(
 
 
 class SumsWork(ServerWork[State, Message, S]):
-    """Base class of the server side of exchanges that sum over each cluster's points."""
+    """Base class of the server side of exchanges in which clients sum each cluster's points."""
 
     def check(self, message: Message, update: S, senders: Sequence[Member]) -> None:
         """Check that the sums are possible for the senders' images.

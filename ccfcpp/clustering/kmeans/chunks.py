@@ -33,7 +33,7 @@ def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
 
 @dataclass(frozen=True)
 class SumBlocks(SummedWork[Message, S]):
-    """Base class of the client side of exchanges that sum over images or vectors in blocks.
+    """Base class of the client side of exchanges that sum over images or vectors by blocks.
 
     Attributes:
         context: Holds the bound on one image's contribution, and the fewest images in a sum.
@@ -62,14 +62,17 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are computed for an image of ``row`` numbers, to size blocks."""
+        """Return how many numbers are computed for an image of ``row`` numbers.
+
+        The more there are, the fewer images a block has.
+        """
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
         """Return the sums over a block of a client's images."""
 
     def drop_small_sums(self, total: S, samples: int) -> S:
-        """Return the sums over a client's images, with those over too few of them set to 0."""
+        """Return the sums over a client's images, but 0 for clusters of too few images."""
         return zero_small_clusters(total, self.context.least)
 
 

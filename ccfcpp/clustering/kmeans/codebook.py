@@ -1,4 +1,4 @@
-"""k-means on a codebook, which approximates many points by the means of small cells."""
+"""k-means on a codebook: the means of small groups of points (cells) instead of the points."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _ROUNDING = 10 * torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Codebook:
-    """A codebook: m cells, where each point belongs to the nearest cell.
+    """Approximation of many points by m cells, each the mean of the points nearest to it.
 
     Attributes:
         cells: Mean of the points of each cell, float64 of shape (m, d).
@@ -29,7 +29,7 @@ class Codebook:
     scatter: Tensor
 
     def kmeans(self, clusters: int, seed: int) -> Tensor:
-        """Return the centroids of the best of ten k-means, float64 (at most ``clusters``, d)."""
+        """Run k-means on the cells; return the best of ten, float64 (at most ``clusters``, d)."""
         return codebook_kmeans(self.cells, self.counts, clusters, seed)
 
     def initialisations(self, clusters: int, seed: int, count: int) -> Tensor:
@@ -47,7 +47,7 @@ class Codebook:
         """Estimate the mean simplified silhouette of all points for each number of clusters.
 
         For a point x in a cell with mean c, its distance to a centroid μ is estimated by the root
-        mean square over the cell, √(‖c − μ‖² + scatter / count).
+        mean square over the cell's points, √(‖c − μ‖² + scatter / count).
 
         Args:
             fewest: Smallest number of clusters.
@@ -74,7 +74,7 @@ class Codebook:
 def split_cells(
     book: Codebook, most: int, generator: torch.Generator, fewest: int = _FEWEST_TO_SPLIT
 ) -> Tensor:
-    """Split the cells with the largest scatter in two; return (at most ``most``, d) cells.
+    """Split the cells with the largest scatter in two; return all cells, (at most ``most``, d).
 
     Args:
         book: The codebook.
@@ -98,7 +98,7 @@ def split_cells(
 def codebook_kmeans(
     cells: Tensor, counts: Tensor, clusters: int, seed: int, restarts: int = _RESTARTS
 ) -> Tensor:
-    """Run k-means on a codebook; return the best centroids, float64 of shape (at most k, d).
+    """Run k-means on weighted cells; return the best centroids, float64 of shape (at most k, d).
 
     Args:
         cells: Mean of the points of each cell, of shape (m, d).

@@ -101,7 +101,7 @@ def _weights(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Tensor:
-    """Return ‖x‖² − 2xᵀc + ‖c‖² of shape (samples, k), with rounding errors set to 0."""
+    """Return ‖x − c‖² of shape (samples, k), given ‖x‖² as ``squares``; rounding errors are 0."""
     sizes = squares + centroids.square().sum(dim=1)
     # With few rows and many columns this product is faster than its transpose.
     distances = torch.addmm(sizes.T, centroids, points.T, alpha=-2).T

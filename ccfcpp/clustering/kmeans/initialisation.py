@@ -2,13 +2,13 @@
 
 To draw k-means++ seeds among points, clients would have to send points. Instead, the server first
 computes a codebook of cells, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*,
-IEEE Transactions on Communications 1980) do: the cells with the largest scatter are split in two,
-and clients send the sum, the number and the scatter of their points in each cell. A cell is the
-mean of five or more points of all clients on average. If there are fewer cells than clusters at the
-end, as with few points, cells are split further, until each may hold a single point. k-means with
-k-means++ (Arthur and Vassilvitskii, SODA 2007) then clusters the cells, weighted by their numbers
-of points. The best of several such results gives the initial centroids; or several initialisations
-are compared on the clients' points (``kmeans.restarts``).
+IEEE Transactions on Communications 1980) do: the cells with the largest scatter (sum of squared
+distances) are split in two, and clients send the sum, number and scatter of their points in each
+cell. On average a cell is the mean of five or more points of all clients. If there are fewer cells
+than clusters at the end, as with few points, cells are split further, until each may hold a single
+point. k-means with k-means++ (Arthur and Vassilvitskii, SODA 2007) then clusters the cells, each
+weighted by its number of points. The best of several such results gives the initial centroids; or
+several initialisations are compared on the clients' points (``kmeans.restarts``).
 """
 
 import math
@@ -43,17 +43,17 @@ _POINTS_OF_A_CELL = 5
 
 @dataclass(frozen=True)
 class Cells:
-    """Message to clients: the means of the codebook's cells, float64 of shape (m, d)."""
+    """Message to clients: the centres of the codebook's m cells, float64 of shape (m, d)."""
 
     cells: Tensor
 
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """Update of a client: sums over its points in each cell.
+    """Update of a client: sums over its points in each cell (nearest to the cell's centre).
 
     Attributes:
-        squares: Σ ‖x − c‖² over the points x of each cell c, float64 of shape (m,).
+        squares: Σ ‖x − c‖² over the points x in each cell with centre c, float64 of shape (m,).
     """
 
     squares: Tensor
@@ -70,7 +70,7 @@ CODEBOOK_SUMS = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """Client side of exchange ``start``: each client sums its points by nearest cell.
+    """Client side of exchange ``start``: sums of a client's points by nearest cell (``Cells``).
 
     Attributes:
         points: Function that maps images or vectors to points of shape (samples, d).
@@ -104,7 +104,9 @@ def _zeros(cells: Tensor) -> CellSums:
 
 @dataclass(frozen=True)
 class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
-    """Server side of exchange ``start``: cells move to the mean of their points, and are split.
+    """Server side of exchange ``start``: cells move to the mean of their points and are split.
+
+    A cell is a group of points with a common nearest centre.
 
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
@@ -114,7 +116,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
         splits: Whether cells are split after they have moved.
         ends: Whether the codebook is then complete, so that initial centroids are computed.
         starts: Number of initialisations; if there are several, they are compared later.
-        samples: Number of points of all clients.
+        samples: Number of points of all clients together.
         tries: Number of further splits that are possible if there are fewer cells than clusters.
         again: Whether this exchange is only for such a further split.
     """
@@ -132,11 +134,11 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     exchange = CODEBOOK_SUMS
 
     def is_due(self, state: AnyInitState) -> bool:
-        """Return whether the codebook is incomplete."""
+        """Return whether the codebook is not complete yet; if it is, the exchange is left out."""
         return state.cells is not None or not self.ends
 
     def broadcast(self, state: AnyInitState) -> Cells:
-        """Return the message to clients: the cells; at first a single one at the origin."""
+        """Return the message to clients: the cells' centres; at first a single one, 0."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
 
@@ -153,7 +155,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     def aggregate(
         self, state: AnyInitState, updates: Iterable[CellSums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Move and split the cells, or compute initial centroids; empty cells are removed."""
+        """Move and split the cells, at the end compute initial centroids; remove empty cells."""
         total = sum_updates(updates)
         non_empty = total.counts >= 1
         if not bool(non_empty.any()):
@@ -176,7 +178,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
         return replace(state, cells=means), {}
 
     def _initialise(self, state: AnyInitState, book: Codebook, seed: int) -> AnyInitState:
-        """Return the state with centroids or several initialisations, and evidence for each k."""
+        """Return the state with centroids, or several sets of them, and the evidence for each k."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)

@@ -43,7 +43,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSums:
-        """Return the sum and number of the clients' points for each cluster."""
+        """Return the sum and number of the clients' points by cluster; 0 if they are too few."""
         context = self.context
         return sum_updates(
             cluster_sums(
@@ -62,9 +62,9 @@ class EncoderState:
         version: Number of changes of the model so far.
         centroids: Global centroids of shape (at most m, latent dimensions); None before there are
             any.
-        descent: Optimizer state for synchronised steps, which stays at the server.
-        groups: Cluster of each of m ≥ k over-clusters, and of the centroids that come from them,
-            int64 of shape (m,); None before the first merge, or if each centroid is a cluster.
+        descent: Optimizer state of the training, which stays at the server.
+        groups: Cluster of each of m ≥ k small clusters (over-clusters) and of its centroid, int64
+            of shape (m,); None before the first merge into k clusters, or if nothing is merged.
         evidence: Evidence for each candidate number of clusters at the last merge, float64 of shape
             (candidates,), if k is chosen from the data. It stays at the server.
     """
@@ -78,12 +78,12 @@ class EncoderState:
 
     @property
     def public(self) -> Self:
-        """A copy without what only the server needs, to send to clients."""
+        """A copy to send to clients, without the optimizer state and the evidence."""
         return replace(self, descent=None, evidence=None)
 
     @property
     def clusters(self) -> int:
-        """Number of clusters k after over-clusters are merged."""
+        """Number of clusters k after small clusters (over-clusters) are merged."""
         assert self.groups is not None
         return int(self.groups.max()) + 1
 

@@ -47,7 +47,9 @@ TRIALS = Exchange(
 
 @dataclass(frozen=True)
 class SumTrials(SumBlocks[Trials, ClusterSums]):
-    """Client side of exchange ``trials``: sums by initialisation and cluster, concatenated.
+    """Client side of exchange ``trials``: sums of points by cluster, for each initialisation.
+
+    The sums of all initialisations are concatenated.
 
     Attributes:
         points: Function that maps images or vectors to points of shape (samples, d).
@@ -105,7 +107,7 @@ class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
     def aggregate(
         self, state: AnyInitState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
-        """Move all centroids, and set ``centroids`` to those of the best initialisation."""
+        """Move all centroids; store those of the best initialisation as the state's centroids."""
         before, total = self.broadcast(state).trials, sum_updates(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
         variances = between_cluster_variance(total, len(before))

@@ -98,7 +98,7 @@ def kmeans(
 def kmeans_of_each(
     points: Sequence[Tensor], k: int, *, seeds: Sequence[int], restarts: int, iterations: int
 ) -> list[Clustering]:
-    """Run :func:`kmeans` on several sets of points; on an accelerator, in parallel."""
+    """Run :func:`kmeans` on each set of points with its seed; on an accelerator, in parallel."""
     if not points or not points[0].is_cuda:
         return [
             kmeans(own, k, seed=seed, restarts=restarts, iterations=iterations)
@@ -175,7 +175,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
 
 
 def single_point_clusters(points: Tensor, weights: Tensor | None = None) -> Clustering:
-    """Return the clustering in which each point is a cluster."""
+    """Return the clustering in which each point is its own cluster, with its weight as size."""
     return Clustering(points, _weights_of(points, weights), 0.0)
 
 
@@ -195,7 +195,7 @@ def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def assign_points(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
+    """Return the index of each point's nearest centroid (Euclidean), int64 of shape (samples,).
 
     Distances are computed in the points' dtype.
 
@@ -212,12 +212,15 @@ def assign_points(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Run ``assign_points`` in the centroids' dtype: Eq. (1) of the CCFC++ paper."""
+    """Return the index of each point's nearest centroid (CCFC++ paper, Eq. (1)), int64 (samples,).
+
+    As ``assign_points``, but computed in the centroids' dtype.
+    """
     return assign_points(points.to(centroids.dtype), centroids)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the centroid of each point with the highest cosine similarity, int64 (samples,).
+    """Return the index of each point's most similar centroid, by cosine; int64 (samples,).
 
     The code of CCFC's authors assigns points so. Arguments are those of ``assign_points``.
     """

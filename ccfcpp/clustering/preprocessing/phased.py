@@ -1,4 +1,4 @@
-"""Clustering systems that run on samples which a phase, such as scaling, has preprocessed."""
+"""Clustering systems with a preprocessing of the samples, which all clients fit together first."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
 
 @dataclass(frozen=True)
 class PreparedClusters(Prepared[State, K]):
-    """State, message or final model of a clustering system, with the state of its phase."""
+    """State, message or final model of a clustering system, with its fitted preprocessing."""
 
     @property
     def centroids(self) -> Tensor | None:
@@ -49,7 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A clustering system that runs on samples which a phase has preprocessed."""
+    """A clustering system on preprocessed samples; first exchanges (a phase) fit this."""
 
     prepared = PreparedClusters
 
@@ -64,7 +64,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         """Return a copy of the client that holds the preprocessed samples.
 
         Raises:
-            FederationError: The phase was not completed, since no client took part in it.
+            FederationError: The preprocessing is not fitted, since no client took part in that.
         """
         if not self.is_complete(value):
             raise FederationError("nobody took part in the preparation")
@@ -83,13 +83,13 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.system.assign(state.system, self._prepare(state, client))
 
     def represent(self, state: Value, client: Client) -> Tensor | None:
-        """Map a client's samples to points of shape (samples, dimensions); None before the fit."""
+        """Map a client's samples to the centroids' space, (samples, d); None before the fit."""
         if not self.is_complete(state):
             return None
         return self.system.represent(state.system, self._prepare(state, client))
 
     def final_model(self, state: Value) -> Value:
-        """Return the system's final model, with the fitted state of the phase."""
+        """Return the system's final model, with the fitted preprocessing."""
         known = self.phase.public(self.phase_state(state))
         return PreparedClusters(self.system.final_model(state.system), known)
 

@@ -40,7 +40,8 @@ class PreprocessingParams:
     Attributes:
         fill: Value that replaces missing ones in each column, float64 of shape (d,).
         mean: Mean m, float64 of shape (d,).
-        factor: The diagonal of A, float64 of shape (d,), or A of shape (d, components).
+        factor: Scales of the columns (diagonal of A), float64 of shape (d,); or principal
+            components A of shape (d, components).
     """
 
     fill: Tensor | None = None
@@ -141,11 +142,11 @@ class VectorPhase(Phase[PreprocessingParams]):
         return [PreprocessingServerWork(self, exchange) for exchange in self.needed]
 
     def client_works(self, context: ClientContext) -> list["PreprocessingClientWork"]:
-        """Return the client side of each exchange."""
+        """Return the client side of each exchange that the settings need."""
         return [PreprocessingClientWork(context, fitting) for fitting in self.last_exchanges()]
 
     def samples(self, known: PreprocessingParams, client: Client) -> Tensor:
-        """Return a client's vectors after preprocessing."""
+        """Return a client's vectors after preprocessing, of shape (samples, d or components)."""
         return preprocess(self.config, known, client.images)
 
 
@@ -158,11 +159,11 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
 
     @property
     def outer(self) -> bool:
-        """Whether outer products are summed, for principal components."""
+        """Whether clients sum outer products of vectors, for principal components."""
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
-        """Return the transformed vectors to sum, directly or as outer products; (samples, d)."""
+        """Return the rows whose sum, or sum of outer products, clients send; (samples, d)."""
         if self.exchange is COLUMN_MEANS:
             return block.nan_to_num(nan=0.0)
         rows = impute(self.phase.config, known, block)
@@ -172,7 +173,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """Return the counts to sum: 1, or 0 for missing values; (samples, d) or (samples, 1)."""
+        """Return 1 for each vector, (samples, 1); or for each value, 0 if missing, (samples, d)."""
         if self.exchange is COLUMN_MEANS:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
@@ -223,7 +224,7 @@ def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
 
 
 def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
-    """Compute the principal components A, (d, components), from sums of outer products of x − m.
+    """Compute principal components (d, components) from ``total``, Σ (x − mean)(x − mean)ᵀ.
 
     As in scikit-learn, the entry with the largest absolute value in each component is positive. A
     whitened component without variance is 0.
@@ -250,13 +251,13 @@ def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> T
 
 @dataclass(frozen=True)
 class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
-    """Client side of an exchange: each client sums over its vectors."""
+    """Client side of an exchange that fits preprocessing: each client sums over its vectors."""
 
     fitting: PreprocessingServerWork
 
     @property
     def exchange(self) -> Exchange[PreprocessingParams, Sums]:  # type: ignore[override]
-        """The exchange, which is that of the server side."""
+        """The exchange of the server side, ``fitting``."""
         return self.fitting.exchange
 
     def width(self, message: PreprocessingParams, row: int) -> int:

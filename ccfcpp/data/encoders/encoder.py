@@ -111,13 +111,13 @@ class Encoder:
 
 
 class _VectorCache:
-    """Cache on disk of one encoder's vectors: folders of keys and vectors, never rewritten."""
+    """Cache on disk of one encoder's vectors, by digest of the sample's content (its key)."""
 
     def __init__(self, encoder: str) -> None:
         self._folder = cache_folder() / "embeddings" / f"{_VERSION}-{encoder[:32]}"
 
     def read(self, wanted: Iterable[str]) -> dict[str, Vectors]:
-        """Return the cached vectors of the wanted keys, by key."""
+        """Return those vectors of the wanted keys that are in the cache, by key."""
         left, vectors = set(wanted), dict[str, Vectors]()
         for entry in sorted(self._folder.glob("[!.]*")):
             arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
@@ -130,7 +130,7 @@ class _VectorCache:
         return vectors
 
     def store(self, vectors: Mapping[str, Vectors], stored: Iterable[str]) -> set[str]:
-        """Store the vectors whose keys are not in `stored`, and return all their keys."""
+        """Store the vectors whose keys are not in `stored`; return the keys of all `vectors`."""
         new = [key for key in vectors if key not in stored]
         if new:
             arrays = {"keys": np.array(new), "vectors": np.stack([vectors[key] for key in new])}

@@ -121,7 +121,7 @@ def _encoder_of_network(
     transform: Transform,
     device: torch.device,
 ) -> Encoder:
-    """Make an encoder from a network without head: load the weights ``state`` except the head's."""
+    """Make an encoder from a network without head, with the weights ``state`` except ``heads``."""
     kept = {
         key: value
         for key, value in state.items()
@@ -299,7 +299,7 @@ def _check_known(name: EncoderName, known: Sequence[str], given: str = "") -> No
 
 
 def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
-    """Read a file of weights, in a format that cannot run code."""
+    """Read a file of weights without running any code in it; return the tensors by name."""
     path = Path(name.file).expanduser()
     try:
         if path.suffix.lower() == ".safetensors":

@@ -19,15 +19,15 @@ class BinarySet(Packed):
 
     Attributes:
         original: The name of torchvision's class of the data set.
-        decode: Decodes the members' contents to the arrays of `Published.read`; takes also the
-            path that messages name, and raises `UsageError` if the contents are broken.
+        decode: Decodes the files' contents, by name, to the arrays of `Published.read`; takes also
+            the path that messages name, and raises `UsageError` if the contents are broken.
     """
 
     original: str
     decode: Callable[[Contents, Path], Arrays]
 
     def read(self, place: Path) -> Arrays:
-        """Read the data set from an unpacked folder or an archive."""
+        """Read the data set from its unpacked folder or its archive."""
         if place.is_dir():
             return self.decode(self._contents(place, place), place)
         with unpack_archive(place, self.members) as unpacked:
@@ -35,14 +35,14 @@ class BinarySet(Packed):
         return self.decode(contents, place)
 
     def fetch(self, folder: Path) -> None:
-        """Download the archive."""
+        """Download the archive into ``folder``, and check its MD5."""
         from torchvision.datasets.utils import download_url
 
         original = torchvision_class(self.original)
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
     def _contents(self, folder: Path, place: Path) -> Contents:
-        """Read the members' contents from a folder, which messages call ``place``."""
+        """Return the contents of ``members`` in a folder, by name; messages call it ``place``."""
         try:
             return {name: (folder / name).read_bytes() for name in self.members}
         except FileNotFoundError as error:

@@ -22,7 +22,7 @@ _MOST_CLASSES = 100
 
 
 def _decode(contents: Contents, place: Path, labels_key: str, names_key: str) -> Arrays:
-    """Decode CIFAR's files: training batches, a test batch, and the class names."""
+    """Decode CIFAR's files (training batches, test batch, class names) to arrays by name."""
     *batches, meta = contents
     images, labels = zip(
         *(read_cifar_batch(contents[batch], labels_key, f"{place}: {batch}") for batch in batches),
@@ -147,7 +147,7 @@ class _PickledArray:
 
 
 def _encode_latin1(text: str, _: str) -> bytes:
-    """Stand in for `_codecs.encode`, with which Python 3 writes bytes for Python 2."""
+    """Encode as Latin-1: stand-in for `_codecs.encode`, with which Python 3 pickles bytes."""
     return text.encode("latin1")
 
 

@@ -15,7 +15,10 @@ LIST_SUFFIX = ".txt"
 
 
 def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the files that list each client's training and test images; empty if none exist."""
+    """Return the list files of training and test images by client's folder; empty if none exist.
+
+    ``folder`` contains the clients' folders ``owners`` and their list files.
+    """
     there = {canonical(path.name): path for path in tree.others[folder]}
     names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
     lists = {

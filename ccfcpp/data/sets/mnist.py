@@ -47,7 +47,7 @@ class IdxSet(Published):
         return next((folder for folder in folders if _files_in(folder)), None)
 
     def read(self, place: Path) -> Arrays:
-        """Read the four files in the folder `place`."""
+        """Read the arrays from the four IDX files in the folder `place`."""
         train_images, train_labels, test_images, test_labels = (
             read_idx(file.read_bytes(), str(file)) for file in _files_in(place)
         )
@@ -59,7 +59,7 @@ class IdxSet(Published):
         }
 
     def fetch(self, folder: Path) -> None:
-        """Download the four files."""
+        """Download the four files into ``folder``."""
         torchvision_class(self.original)(str(folder), download=True)
 
     def _raw(self, root: Path) -> Path:
@@ -90,7 +90,7 @@ def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the four files in `folder`; an empty list if one is missing."""
+    """Return the paths of the four IDX files in `folder`; an empty list if one is missing."""
     candidates = [(folder / name, folder / f"{name}.gz") for name in _FILES]
     found = [next((file for file in pair if file.is_file()), None) for pair in candidates]
     return [file for file in found if file is not None] if all(found) else []

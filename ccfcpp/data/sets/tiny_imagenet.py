@@ -46,7 +46,7 @@ class TinyImageNet(Packed):
         return [self.archive, f"{_BASE}*.tar.gz"]
 
     def read(self, place: Path) -> Arrays:
-        """Read the data set from an unpacked folder or an archive."""
+        """Read the data set from its unpacked folder or its archive, or from the cache."""
         with open_tree(place) as tree:
             files = _find_files(tree)
             # The text files are always read; what they say of the images is part of the key.
@@ -55,7 +55,7 @@ class TinyImageNet(Packed):
             return cached(paths, options, _ARRAYS, lambda: _decode(tree, files))
 
     def fetch(self, folder: Path) -> None:
-        """Download the archive, which torchvision does not provide."""
+        """Download the archive, which torchvision does not provide, into ``folder``."""
         from torchvision.datasets.utils import download_url
 
         download_url(self.url, str(folder), self.archive, self.md5)

@@ -1,7 +1,8 @@
 """Types of a synchronised step: its messages and updates, its batches, and bounds on images.
 
-A step takes a few exchanges. A message has the totals of the sums that clients sent in the exchange
-before; an update has all sums and gradients that a client can compute from it.
+A synchronised step is a training step over the batches of all clients, and takes a few exchanges. A
+message has the totals of the sums that clients sent in the exchange before; an update has all sums
+and gradients that a client can compute from it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -26,11 +27,12 @@ class DescentState:
         steps: Number of completed steps.
         first: First moments of the optimizer, by parameter.
         second: Second moments, of the parameters that have them.
-        totals: Pooled sums of the current step, by name; of lagged ones those of the step before.
+        totals: Pooled sums (over all clients) of the current step, by name; lagged ones are of the
+            step before.
         slopes: Gradients of the loss with respect to these sums, summed over the clients, by name.
         figures: Metrics of the last step, float64 scalars by name.
-        parts: Each client's last part of each pooled sum, by ``client_part_name``, and the number
-            of steps with one; only of clients that send updates of their own.
+        parts: Each client's last contribution to each pooled sum, by ``client_part_name``, and
+            counts of its steps; only of clients that send updates of their own.
     """
 
     steps: int
@@ -68,7 +70,7 @@ class StepMessage:
     Attributes:
         version: Number of steps that have changed the model.
         model: The model, in the first exchange of a step.
-        totals: New pooled sums, by name.
+        totals: New pooled sums (over all clients), by name.
         slopes: New gradients of the loss with respect to pooled sums, by the sum's name.
     """
 
@@ -80,13 +82,13 @@ class StepMessage:
 
 @dataclass(frozen=True)
 class Contribution:
-    """Update of one exchange of a step: a client's parts of sums over all clients.
+    """Update of one exchange of a step: what a client adds to sums over all clients.
 
     Attributes:
-        sums: Its part of each pooled sum, float64, by name.
-        slopes: Its part of the gradient with respect to each pooled sum, float64, by name.
-        gradient: In the last exchange, its part of the gradient, by parameter.
-        figures: In the last exchange, its part of the metrics, float64 scalars by name.
+        sums: Its summand of each pooled sum, float64, by name.
+        slopes: Its summand of the gradient with respect to each pooled sum, float64, by name.
+        gradient: In the last exchange, its summand of the gradient, by parameter.
+        figures: In the last exchange, its summands of metrics, float64 scalars by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -112,7 +114,7 @@ PARTS = {
     "gradient": Sum(of_batch=True),
     "figures": Sum(of_batch=True, report=True),
 }
-"""The meaning of the parts of a contribution."""
+"""The meaning of each part of a contribution, by the field's name."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Batch:
     """The samples that a process uses in a step.
 
     Attributes:
-        program: Makes the program of a step from tensors of some images.
+        program: Makes the step's program, a generator (``ccfcpp.models.pooled``), from tensors
+            like ``shown``.
         shown: Tensors of all images, each of shape (images, …): views, and perhaps labels.
         course: Everything that the program depends on besides the network and ``shown``: batches
             of equal course and shapes may use one captured CUDA graph. None: no graph.
@@ -135,7 +138,7 @@ class Advancing(Protocol):
     """Interface of a training step that is split into exchanges and is not yet complete."""
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Compute as far as the known sums and gradients allow; see ``Tape.advance``."""
+        """Compute as far as the sums and gradients given so far allow; see ``Tape.advance``."""
 
 
 class Bounding(Protocol):
@@ -144,13 +147,13 @@ class Bounding(Protocol):
     def select_images(
         self, samples: int, share: float, step: int, randomness: Randomness
     ) -> Tensor:
-        """Draw a client's images of a step secretly; see the function ``select_images``."""
+        """Draw a client's images for a step secretly; see ``select_images`` in ``descent``."""
 
     def views(self, randomness: Randomness) -> Randomness:
-        """Return a secret source of random numbers for views, in place of the run's."""
+        """Return a secret source of random numbers for views of images, in place of the run's."""
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down the rows of a tensor (images, d) whose norm exceeds the bound of ``part``."""
+        """Clip each row of ``rows`` (images, d) to the norm bound of the update's part ``part``."""
 
     def open(
         self,
@@ -160,11 +163,14 @@ class Bounding(Protocol):
         parameters: Mapping[str, Tensor],
         trips: Sequence[Contribution],
     ) -> Advancing:
-        """Start a step in which each image's part is bounded."""
+        """Start a step in which each image's contribution to the sums is bounded.
+
+        ``trips``: for each exchange a template of the contribution, filled with zeros.
+        """
 
 
 def round_gradient(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
-    """Round a gradient to the precision in which it is sent; None for no rounding."""
+    """Round a gradient (tensors by name) to the dtype ``precision`` for sending; None: keep it."""
     if precision is None:
         return gradient
     return {name: part.to(precision) for name, part in gradient.items()}

@@ -22,7 +22,7 @@ class CapturedSteps:
 
     Args:
         parameters: The trained parameters by name, whose memory never moves.
-        record: Captures steps.
+        record: Function that captures a step as a graph.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], record: Record) -> None:
@@ -39,7 +39,7 @@ class CapturedSteps:
 
 
 class _CapturedStep:
-    """A training step that is captured as one graph, for batches of one course and shape."""
+    """A training step that is captured as one graph, for batches of equal ``course`` and shapes."""
 
     def __init__(self, batch: Batch, parameters: Mapping[str, Tensor], record: Record) -> None:
         self._program, self._parameters = batch.program, parameters

@@ -1,7 +1,7 @@
 """Synchronised training of a network: each gradient step is over the batches of all clients.
 
 The images of all clients of a process go through the network as one batch. Between the exchanges
-of a step the process keeps the graph of its forward pass.
+of a step the process keeps the autograd graph of its forward pass.
 """
 
 import math
@@ -44,7 +44,7 @@ _MOST = 4.0
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A client's part of a step's batch: int64 indices of its images, on their device."""
+    """A client's part of a step's batch: int64 indices of its images, on the images' device."""
 
     client: Client
     chosen: Tensor
@@ -56,7 +56,7 @@ class BatchMaker(Protocol):
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Load the model of a message, and return the batch of the clients' chosen images.
+        """Load the model of the message ``known``; return the batch of the images in ``turns``.
 
         Returns:
             The batch; None if there are no images.
@@ -70,18 +70,18 @@ class Descent:
     Attributes:
         name: Name of its exchanges.
         network: The network that is trained; the messages bring its weights.
-        rehearsal: Makes the program of a step on a few images, for a trial run that shows which
-            exchanges a step takes.
+        rehearsal: Makes the program (``ccfcpp.models.pooled``) of a step on a few images, for a
+            trial run that shows which exchanges a step takes.
         optimizer: The optimizer, whose state the server keeps.
         batch: Number of images of all clients together in a step.
         samples: Number of images of all clients.
-        largest: Upper bound of the norm of an image's part of a sum, by the name of the sum; or a
-            text that says why there is none.
+        largest: Upper bound of the norm of an image's contribution to a sum, by the name of the
+            sum; or a text that says why there is none.
         precision: The dtype in which gradients are sent; None for their own.
         lags: Sums and gradients that later steps take from the step before.
         exact_steps: Number of steps at the start without ``lags``.
         uses_memory: Whether clients need their local states (``Client.memory``).
-        known_trips: Number of exchanges of an exact step; None: the trial run shows it.
+        known_trips: Number of exchanges of a step without lags; None: the trial run shows it.
         part: Prefix of the names of parameters that are trained.
     """
 
@@ -108,7 +108,7 @@ class Descent:
 
     @cached_property
     def images(self) -> Images | str:
-        """Sampling rate and norm bounds of images' parts of sums; or why there are none."""
+        """Sampling rate of images and norm bounds of their contributions; or why there are none."""
         if isinstance(self.largest, str):
             return self.largest
         there = max(1, self.samples)
@@ -116,12 +116,12 @@ class Descent:
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
-        """The plans of exact steps and of lagged steps."""
+        """The plans of an exact step, and of a lagged one, which reuses sums of the step before."""
         return rehearse_plans(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
 
     @cached_property
     def exchanges(self) -> list[Exchange[StepMessage, Contribution]]:
-        """The exchanges of an exact step, in order."""
+        """The exchanges of an exact step (without lags), in order."""
         return [
             Exchange(
                 f"{self.name}{EXCHANGE_NUMBER}{number + 1}",
@@ -137,7 +137,7 @@ class Descent:
         ]
 
     def begin(self, model: ModelState) -> DescentState:
-        """Return the training state before the first step from a model."""
+        """Return the server's training state before the first step that starts from a model."""
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
     def server_works(
@@ -162,13 +162,13 @@ class Descent:
     def client_works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["StepWork"]:
-        """Return the clients' half of each exchange of a step; see ``ClientContext``."""
+        """Return the clients' half of each exchange of a step; arguments: ``ClientContext``."""
         steps = OpenSteps(self, batches, bounding, least, alone)
         return [StepWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
-    """Training steps of one process's clients that have begun and not ended."""
+    """The unfinished training steps of one process's clients, kept from exchange to exchange."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Contribution:
-        """Return the contribution of some clients to exchange ``number`` of a step, from 0."""
+        """Return what clients add to the sums of exchange ``number``, from 0, of a step."""
         ids = tuple(client.id for client in clients)
         if number == 0:
             if self._began != (task.round, task.index):
@@ -225,7 +225,7 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
-        """Start a step of some clients from its first message; return None without images."""
+        """Start a step of some clients from its first message ``known``; None if without images."""
         filling = self.descent.samples / max(1, task.samples or self.descent.samples)
         turns = [self._select(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
@@ -270,7 +270,7 @@ class StepWork(SummedWork[StepMessage, Contribution]):
     def local_sum(
         self, task: Task, message: StepMessage, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """Return the contribution of some clients to the exchange."""
+        """Return the sum of what some clients add to the sums of the exchange."""
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 

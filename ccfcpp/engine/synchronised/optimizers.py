@@ -64,7 +64,7 @@ class Adam(Optimizer):
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """Return the result of a step of Adam."""
+        """Return the parameters and the training state after a step of Adam."""
         names = list(parameters)
         moved, first, second = (
             [part[name].clone() for name in names]
@@ -93,7 +93,7 @@ class Adam(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon for matrices, Adam for the rest: biases, normalisations, and named matrices.
+    """Muon for matrices, Adam for the rest: biases, normalisations, matrices in ``rest_names``.
 
     A convolution's weights (out, in, height, width) count as a matrix (out, in · height · width).
 
@@ -113,14 +113,14 @@ class Muon(Optimizer):
         self.momentum = momentum
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Return the training state with moments of 0; matrices have first moments only."""
+        """Return the training state with moments of 0; Muon's matrices have first moments only."""
         _, others = self._divided(parameters)
         return DescentState(0, _zeros(parameters), self.rest.begin(others).second)
 
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """Return the result of a step of Muon on the matrices, and of Adam on the rest."""
+        """Return parameters and training state after Muon on the matrices and Adam on the rest."""
         matrices, others = self._divided(parameters)
         moved, after = self.rest.step(others, gradient, descent, share)
         first = dict(after.first)
@@ -136,7 +136,7 @@ class Muon(Optimizer):
 
 
 def _direction(momentum: Tensor) -> Tensor:
-    """Return the direction of a matrix's step; 0.2 √max(rows, columns) scales it to Adam's size."""
+    """Return a matrix's step before the rate: UVᵀ of its momentum times 0.2 √max(rows, columns)."""
     matrix = orthogonalise(momentum.flatten(1))
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 

@@ -1,9 +1,9 @@
 """The server's half of a synchronised step: it adds up contributions, and updates the model.
 
 A pooled sum, such as that of the predictions, is over the images of all clients. So the server adds
-the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
+the last summand of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
 Stochastic Gradient Method with an Exponential Convergence Rate for Finite Training Sets*, NeurIPS
-2012). With secure sums or noise it has no single client's parts, and adds none. If no client is
+2012). With secure sums or noise it has no single client's summands, and adds none. If no client is
 absent, the step is exact.
 """
 
@@ -33,7 +33,7 @@ from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
 _ALWAYS = torch.ones(2, dtype=torch.float64)
-"""Counts (``_tally_of``) of a part that is over all of a client's images."""
+"""Counts (``_tally_of``) of a summand over all of a client's images, in every step."""
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
     ends: bool = False
 
     def broadcast(self, state: D) -> StepMessage:
-        """Return the message with the sums and gradients that clients still lack."""
+        """Return the message with those pooled sums and gradients that clients still lack."""
         descent = self._descent(state)
         return StepMessage(
             state.version,
@@ -68,19 +68,19 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         )
 
     def update_format(self, message: StepMessage) -> UpdateFormat:
-        """Return a contribution's names, shapes and dtypes; gradients have their sent dtype."""
+        """Return a contribution's names, shapes and dtypes, of gradients the dtype for sending."""
         wanted = self.plan.trips[self.number]
         travels = round_gradient(wanted.gradient, self.precision)
         return format_of(pack(dataclasses.replace(wanted, gradient=travels)))
 
     def check(self, message: StepMessage, update: Contribution, senders: Sequence[Member]) -> None:
-        """Refuse sums that are not valid for any batch."""
+        """Refuse a contribution with sums that no batch can have, such as a negative count."""
         for name, part in update.sums.items():
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
     def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
-        """Return a single client's contribution with its number; others as they are."""
+        """Add its number to a single client's contribution; return that of several as it is."""
         return (
             ClientContribution(**vars(update), client=senders[0]) if len(senders) == 1 else update
         )
@@ -93,7 +93,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
     def aggregate(
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
     ) -> tuple[D, Metrics]:
-        """Add up the contributions, and in the last exchange update the model."""
+        """Add up the contributions; in the last exchange of the step, update the model, too."""
         before = self._descent(state)
         parts, present = dict(before.parts), set[int]()
         total = sum_updates(_store_parts(updates, parts, present))
@@ -135,7 +135,10 @@ def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
 def _store_parts(
     updates: Iterable[Contribution], parts: dict[str, Tensor], present: set[int]
 ) -> Iterator[Contribution]:
-    """Yield contributions, and store single clients' sums in ``parts``, numbers in ``present``."""
+    """Yield contributions; store single clients' sums in ``parts``, their numbers in ``present``.
+
+    If one of the contributions is of several clients, ``parts`` is empty at the end.
+    """
     merged = False
     for update in updates:
         if isinstance(update, ClientContribution):
@@ -158,14 +161,14 @@ def _store_parts(
 def add_absent_parts(
     sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], present: Collection[int]
 ) -> dict[str, Tensor]:
-    """Return pooled sums to which the last parts of absent clients have been added.
+    """Return pooled sums to which the last summands of absent clients have been added.
 
-    For a client that has an image in one of ten steps, a tenth of its part is added.
+    For a client that has an image in one of ten steps, a tenth of its summand is added.
 
     Args:
-        sums: Over the clients that take part, by name.
-        parts: Last parts of clients, by ``client_part_name``.
-        present: Numbers of the clients that take part; empty if no client's part is known.
+        sums: Sums over the clients that take part, by name.
+        parts: Last summands of clients, by ``client_part_name``.
+        present: Numbers of the clients that take part; empty if no client's summand is known.
     """
     totals = dict(sums)
     known = sorted({int(key.partition("/")[0]) for key in parts}) if present else []
@@ -178,12 +181,12 @@ def add_absent_parts(
 
 
 def _tally_of(client: int, name: str) -> str:
-    """Return the key of two counts of a client's steps: those with a part, and all."""
+    """Return the key of two counts in ``DescentState.parts``: steps with a client's images, all."""
     return client_part_name(client, f"{name} in steps")
 
 
 def client_part_name(client: int, name: str) -> str:
-    """Return the key of a client's part of a pooled sum in ``DescentState.parts``."""
+    """Return the key in ``DescentState.parts`` of a client's summand of the pooled sum ``name``."""
     return f"{client}/{name}"
 
 

@@ -29,7 +29,7 @@ class Tape:
     """A training step in progress, which pauses at each sum that is pooled over the clients.
 
     Attributes:
-        pools: The pools that the program has yielded so far.
+        pools: The pools (requests for sums) that the step's program has yielded so far.
     """
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
@@ -47,7 +47,7 @@ class Tape:
             slopes: Newly pooled gradients of the loss with respect to sums, by the sum's name.
 
         Returns:
-            All sums and gradients that are new. The contribution with ``gradient`` is the last.
+            All sums and gradients that are new. The step's last contribution has ``gradient``.
         """
         self._totals |= totals
         self._slopes |= slopes
@@ -95,7 +95,7 @@ class Tape:
 
 
 class _Gradients:
-    """Gradients at leaves, accumulated over the segments of a graph that is cut at the pools."""
+    """Gradients of the loss at leaves, accumulated over the segments of a cut autograd graph."""
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self._leaves = list(leaves)
@@ -122,14 +122,14 @@ class _Gradients:
 
 
 def gradient_at_sum(pool: Pool, total: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient at a pooled sum ``total``, from the gradient at its statistics."""
+    """Return the loss's gradient with respect to a pooled sum, from that for its statistics."""
     total = total.detach().requires_grad_()
     at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, gradient)[0]
     return at_sum
 
 
 def gradients_at_statistics(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradient of the common part of the loss at each pool's statistics."""
+    """Return the gradient of the loss's common part with respect to each of the statistics."""
     leaves = list(pooled)
     if common is None or not common.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
@@ -143,8 +143,8 @@ class Lags:
     The gradient is then not exact; the smaller the steps, the smaller the error.
 
     Attributes:
-        totals: Names of the pools whose sum is taken from the step before.
-        slopes: Names of the pools whose gradient is taken from the step before.
+        totals: Names of the pooled sums that are taken from the step before.
+        slopes: Names of the pooled sums whose gradient is taken from the step before.
     """
 
     totals: frozenset[str] = frozenset()
@@ -153,10 +153,11 @@ class Lags:
 
 @dataclass(frozen=True)
 class Plan:
-    """The exchanges of a step.
+    """The exchanges between server and clients that make up one synchronised training step.
 
     Attributes:
-        trips: For each exchange, the contribution of a client without samples: zeros.
+        trips: A template for each exchange: the names and shapes of its sums and gradients, with
+            zeros, as a client without samples sends.
         lags: Sums and gradients that are taken from the step before.
         valid: Functions that return whether a client's part of a sum is valid, by the sum's name.
         nearest: Functions that map a noisy sum to the nearest valid one, by the sum's name.
@@ -189,7 +190,7 @@ class Plan:
 
 
 def rehearse_plans(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
-    """Return the plans of exact and of lagged steps, from trial steps on a few samples."""
+    """Return the plans of exact and of lagged steps, from two trial steps that ``make`` begins."""
     nothing: Contribution = Contribution()
     exact, seen = _rehearse(make(), Lags(), nothing)
     return exact, _rehearse(make(), lags, seen)[0]
@@ -217,7 +218,7 @@ def run_all_exchanges(
 
 
 def _rehearse(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
-    """Run a trial step; return its plan, and all its sums and gradients."""
+    """Run a trial step after one with results ``before``; return its plan, and its results."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
     updates = run_all_exchanges(tape, totals, slopes)

@@ -36,7 +36,7 @@ _SHARE_OF_EPSILON = 1e-4
 
 @dataclass(frozen=True)
 class Release:
-    """Sums with noise that are published over one sample of clients or images.
+    """Noisy sums over one random sample of clients or images, published together.
 
     Attributes:
         sampled: Probability with which each client or image is in the sample; 1: all are.
@@ -48,7 +48,7 @@ class Release:
 
 
 def check_installed() -> None:
-    """Raise ``UsageError`` if the library is missing."""
+    """Raise ``UsageError`` if the library ``dp-accounting`` is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
             KeyValue("privacy.level"),
@@ -59,7 +59,7 @@ def check_installed() -> None:
 def epsilon(
     releases: Counter[Release], noise: float, delta: float, accountant: Accountant = "pld"
 ) -> float:
-    """Return ε of all releases together.
+    """Return ε of the (ε, δ) guarantee for all releases (published noisy sums) together.
 
     Args:
         releases: How often each release is made.
@@ -74,7 +74,7 @@ def epsilon(
 def epsilon_of_all(
     releases: Mapping[float, Counter[Release]], delta: float, accountant: Accountant = "pld"
 ) -> float:
-    """Return ε of all releases together, given by their noise as in `epsilon`."""
+    """Return ε of all releases together; ``releases`` counts them by noise, as in `epsilon`."""
     counts: Counter[tuple[float, float]] = Counter()
     for noise, own in releases.items():
         for release, times in own.items():
@@ -123,7 +123,9 @@ def least_noise(
     delta: float,
     accountant: Accountant = "pld",
 ) -> float:
-    """Return the smallest noise that keeps all releases within a budget, to a precision of 0.5%.
+    """Return the smallest noise, as in `epsilon`, with which all releases keep to ``most_epsilon``.
+
+    The result is at most 0.5% larger.
 
     Raises:
         UsageError: No noise does, up to a million times the change that one client or image makes.
@@ -152,7 +154,7 @@ class Budget:
     Attributes:
         noise: Standard deviation of each sum's noise, divided by the largest change that one client
             or image can make.
-        most: The largest ε.
+        most: The largest ε that may be spent.
         delta: δ of the (ε, δ) guarantee.
         accountant: How releases are added up.
         releases: How often each release was made so far.
@@ -165,7 +167,7 @@ class Budget:
     releases: Counter[Release] = field(default_factory=Counter)
 
     def spend(self, releases: Iterable[Release]) -> None:
-        """Count releases, before they are made."""
+        """Add releases to those that are counted; to be called before they are made."""
         self.releases.update(releases)
 
     @property
@@ -174,18 +176,18 @@ class Budget:
         return epsilon(self.releases, self.noise, self.delta, self.accountant)
 
     def allows(self, releases: Iterable[Release]) -> bool:
-        """Return whether the budget allows more releases."""
+        """Return whether the budget allows these releases after all those so far."""
         after = self.releases + Counter(releases)
         spent = epsilon(after, self.noise, self.delta, self.accountant)
         return spent <= self.most * (1 + 1e-9)
 
 
 def read_ledger(path: Path) -> Counter[Release]:
-    """Read all releases of a run so far; raise ``UsageError`` if the file is damaged.
+    """Read from the ledger file of a run how often it has made each release so far.
 
     Each is recorded before it is made. A round that runs again after an interruption publishes
     again, so it is recorded again. A line that a crash has cut short, before anything was
-    published, counts like the line before.
+    published, counts like the line before. Raises ``UsageError`` if the file is damaged.
     """
     releases: Counter[Release] = Counter()
     lines, rest = read_lines(path)
@@ -201,7 +203,7 @@ def read_ledger(path: Path) -> Counter[Release]:
 
 
 def add_to_ledger(path: Path, number: int, releases: list[Release]) -> None:
-    """Append a round's releases to the ledger file, so that they survive a crash."""
+    """Append the releases of round ``number`` to the ledger file, so that a crash loses none."""
     entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
     lines, rest = read_lines(path)
     if rest:

@@ -86,7 +86,7 @@ class Level(ABC):
 
     @abstractmethod
     def releases(self, works: Works) -> list[Release]:
-        """Return what a round with these exchanges publishes."""
+        """Return the releases (published noisy sums) of a round with these exchanges."""
 
     def _trusted(self) -> str:
         config = self.config
@@ -100,17 +100,17 @@ class Level(ABC):
         )
 
     def open(self, path: Path) -> None:
-        """Load the releases so far from a run's ledger file, and add later ones to it."""
+        """Load a run's releases so far from its ledger file; later ones are appended to it."""
         self._ledger = path
         self.budget.releases = read_ledger(path)
 
     def allows(self, number: int, works: Works) -> bool:
-        """Return whether the budget allows a round with these exchanges."""
+        """Return whether the budget allows a round with these exchanges; note it in `is_spent`."""
         self.is_spent = not self.budget.allows(self.releases(works))
         return not self.is_spent
 
     def begins(self, number: int, works: Works) -> None:
-        """Spend the budget for a round, before it publishes anything."""
+        """Record what round ``number`` spends of the budget, before it publishes anything."""
         releases = self.releases(works)
         if self._ledger is not None:
             add_to_ledger(self._ledger, number, releases)
@@ -122,12 +122,12 @@ class Level(ABC):
         return {"epsilon": self.budget.spent}
 
     def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
-        """Add noise to an exchange's sums over clients, float64 by name."""
+        """Return an exchange's sums over clients with noise added, float64 by name."""
         bounds, step = bounds_of(self.config, exchange), self.config.rounding
         return bounds.add_noise(totals, self.budget.noise, self.source, step)
 
     def header(self) -> str:
-        """Return the line that a run prints before its first round."""
+        """Return the line on its guarantee that a run prints before its first round."""
         config = self.config
         planned = min(self.planned.spent, config.epsilon)
         line = (
@@ -216,10 +216,10 @@ class ClientLevel(Level):
 class ImageLevel(Level):
     """Differential privacy for images: nobody can tell whether an image was in the data.
 
-    Clients clip each image's part of a sum (``per_image_clipping``), and the sum gets noise.
+    Clients clip what each image adds to a sum (``per_image_clipping``), and the sum gets noise.
 
     Raises:
-        UsageError: An image's part is not bounded in one of the exchanges.
+        UsageError: What an image adds to the sums has no bound in one of the exchanges.
     """
 
     neighbours = "one image of one client is there or is not"
@@ -267,8 +267,9 @@ class ImageLevel(Level):
 def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:
     """Refuse settings in which rounds are likely to have too few clients.
 
-    A round that publishes nothing reveals something: it must be almost impossible, also if one of
-    the clients is left out of all rounds.
+    A round with too few clients publishes nothing, which reveals something. So it must be almost
+    impossible, even if one of the clients is left out of all rounds. ``present`` is the probability
+    with which a client takes part in a round.
     """
     # Imported where it is needed: it is slow to import.
     from scipy.stats import binom
@@ -296,7 +297,7 @@ class PoissonSampling(Availability):
     reproducible: bool = False
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """Draw the clients of one round, ascending."""
+        """Draw the clients that take part in a round; return their numbers, ascending."""
         return [
             client
             for client in sorted(connected)
@@ -311,7 +312,7 @@ class PoissonSampling(Availability):
 
 
 def sampling_of(config: PrivacyConfig) -> Callable[..., Availability]:
-    """Return the class that samples a round's clients; its arguments are ``Availability``'s."""
+    """Return the constructor of a run's sampling of clients, with ``Availability``'s arguments."""
     if config.level != "client":
         return Availability
     return partial(PoissonSampling, reproducible=config.reproducible_noise)

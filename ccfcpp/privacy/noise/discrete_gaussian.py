@@ -30,7 +30,7 @@ def discrete_normal(numbers: int, exponent: int, words: UniformWords) -> Integer
         numbers: Number of draws.
         exponent: log₂ s, 0 to 24. The square of a draw fits int64 up to 180 s; more has a
             probability of exp(−180).
-        words: Source of uniform random words.
+        words: Function that returns a given number of uniform random 64-bit words.
 
     Returns:
         int64 of shape (numbers,).
@@ -48,7 +48,7 @@ def discrete_normal(numbers: int, exponent: int, words: UniformWords) -> Integer
 
 
 def _draw_accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
-    """Draw candidates, and return those that are accepted (Algorithms 2 and 3, t = s)."""
+    """Draw candidates for rejection sampling; return the accepted (Algorithms 2 and 3, t = s)."""
     scale = 1 << exponent
     # The discrete Laplace distribution: |x| = u + s v, with weight exp(−|x|/s).
     drawn = words(candidates)
@@ -72,7 +72,7 @@ def _draw_accepted(candidates: int, exponent: int, words: UniformWords) -> Integ
 
 
 def _count_successes(numbers: int, words: UniformWords) -> Integers:
-    """Draw numbers of successes, each of probability 1/e, before the first failure."""
+    """Draw ``numbers`` counts of successes, each of probability 1/e, before the first failure."""
     counts = np.zeros(numbers, np.int64)
     active = np.arange(numbers)
     while len(active):
@@ -108,7 +108,7 @@ def _top_bits(drawn: NDArray[np.uint64], bits: int) -> Integers:
 
 
 def _draw_below(bound: int, numbers: int, words: UniformWords) -> NDArray[Any]:
-    """Draw uniform integers from 0 to ``bound`` − 1."""
+    """Draw ``numbers`` uniform integers from 0 to ``bound`` − 1, uint64."""
     most = np.uint64((1 << _WORD) - (1 << _WORD) % bound - 1)
     drawn = words(numbers)
     while len(again := np.flatnonzero(drawn > most)):

@@ -5,7 +5,7 @@ A contributor is a client or an image, by the level of privacy.
 Source: McMahan, Ramage, Talwar and Zhang, *Learning Differentially Private Recurrent Language
 Models* (ICLR 2018); Abadi et al., *Deep Learning with Differential Privacy* (CCS 2016).
 
-The parts of an update are of different sizes, so each group g of them has a bound C_g of its own,
+The parts (named tensors) of an update differ in size, so each group g of them has its own bound C_g
 and a share w_g of the privacy loss of a sum, Σ w_g = 1. With the noise multiplier z, group g gets
 noise of standard deviation z C_g/√w_g: divided by C_g/√w_g, one contributor changes all groups
 together by √Σw_g = 1 at most, and the noise of each number is z.
@@ -37,7 +37,12 @@ times the noise."""
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """Return the share w of each group of an update in the privacy loss of a sum."""
+    """Return each group's share w of a sum's privacy loss; the shares add up to 1.
+
+    Args:
+        parts: Declared meaning of an update's parts, by name.
+        names: Names of the groups. Those that only the report needs share a small part of the loss.
+    """
     all_names = list(names)
     known = {name: find_part(parts, name) for name in all_names}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
@@ -55,9 +60,10 @@ class Bounds:
 
     Attributes:
         exchange: The exchange.
-        clip: Bound C of groups that have no bound of their own.
-        of_group: Bound C by group, or by the part of its name before ``/``.
-        batch: Divisor of the bounds of parts declared ``of_batch``, which are divided by it, too.
+        clip: Bound C of groups of parts that have no bound of their own.
+        of_group: Bound C by the group's name, or by what stands before ``/`` in it.
+        batch: Mean size of a batch. Parts declared ``of_batch`` are divided by it, and so are their
+            bounds.
     """
 
     exchange: AnyExchange
@@ -66,14 +72,14 @@ class Bounds:
     batch: float = 1.0
 
     def of(self, group: str) -> float:
-        """Return the bound C of a group."""
+        """Return the bound C on the joint norm of a group of parts."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
         part = find_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clip_parts(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Scale down each group of one contributor's parts to its bound.
+        """Clip one contributor's parts: scale down each group whose joint norm exceeds its bound.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
@@ -108,12 +114,15 @@ class Bounds:
         return sums
 
     def clip_rows(self, part: str, rows: Tensor) -> Tensor:
-        """Scale down each row of one part, of shape (contributors, d), to its bound."""
+        """Clip the norm of each row of (contributors, d) to the bound of the part named ``part``.
+
+        Rows with NaN or Inf become 0.
+        """
         factors, spoilt = self._factors(part, rows.norm(dim=1))
         return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
 
     def _factors(self, group: str, norms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each contributor's scale factor, and whether its numbers are not all finite."""
+        """Return each contributor's scale factor, and whether its norm is not finite (factor 0)."""
         factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
@@ -124,11 +133,11 @@ class Bounds:
         """Add noise to sums of clipped parts.
 
         Args:
-            totals: float64 by name.
+            totals: The sums, float64 by name.
             noise: z, the standard deviation divided by the largest change by one contributor.
             source: Source of random numbers.
-            step: Clients have rounded their clipped numbers to multiples of it. So one contributor
-                can change each number by that much more, and d numbers together by √d times that.
+            step: Step to which clients have rounded their clipped numbers; 0: not at all. By it one
+                contributor can change each number more, and d numbers together by √d times that.
         """
         noisy: Addends = {}
         grouped = self._groups(totals)
@@ -144,7 +153,7 @@ class Bounds:
     def rounding_steps(
         self, parts: Mapping[str, Tensor], noise: float, deviation: float
     ) -> dict[str, float]:
-        """Return the rounding step of each sum with which integers have noise of z = ``noise``.
+        """Return each sum's rounding step for clients that add noise of ``deviation`` steps.
 
         With the step h of a group, whose d numbers are rounded to multiples of it, one contributor
         changes them by C + √d h at most. Noise of ``deviation`` steps is z (C + √d h)/√w if
@@ -173,22 +182,22 @@ class Bounds:
 
 
 def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the bounds on a contribution to an exchange, for the run's level of privacy."""
+    """Return the norm bounds on one client's or image's parts, by the run's level of privacy."""
     return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
 def clip_client_parts(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
-    """Clip a client's parts on the client level; otherwise return them as they are."""
+    """Clip a client's parts of sums at privacy level "client"; else return them unchanged."""
     return client_bounds(config, exchange).clip_parts(parts) if config.level == "client" else parts
 
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the bounds on a client's part of a sum."""
+    """Return the norm bounds on a client's parts of an exchange's sums."""
     return Bounds(exchange, config.clip, _configured(config, exchange.usual))
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the bounds on an image's part of a sum; raise ``ValueError`` if it has none."""
+    """Return the norm bounds on an image's parts of sums; raise ``ValueError`` if it has none."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")
@@ -200,7 +209,7 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def _configured(config: PrivacyConfig, usual: Mapping[str, float]) -> dict[str, float]:
-    """Return bounds by group: the group's own, else ``privacy.clip`` times the usual size."""
+    """Return norm bounds by group: from ``privacy.clips``, else ``clip`` times the usual norm."""
     return {name: config.clip * size for name, size in usual.items()} | config.clips
 
 
@@ -224,7 +233,7 @@ class NoiseSource:
         return torch.from_numpy(drawn).to(like.device)
 
     def uniform(self, numbers: int) -> Tensor:
-        """Draw float64 in [0, 1) of shape (numbers,)."""
+        """Draw uniform numbers in [0, 1), float64 of shape (numbers,)."""
         if self._reproducible is None:
             return _uniform(numbers)
         return torch.from_numpy(self._generator(self._reproducible).random(numbers))
@@ -232,14 +241,14 @@ class NoiseSource:
     def discrete(self, numbers: int, exponent: int, purpose: str) -> Integers:
         """Draw discrete Gaussians of standard deviation 2^exponent, int64 of shape (numbers,).
 
-        Reproducible numbers differ from purpose to purpose.
+        ``purpose`` says what they are for: reproducible numbers differ between purposes.
         """
         own = self._reproducible
         words = np.random.Philox(own.integer(purpose)).random_raw if own else _open_word_stream()
         return discrete_normal(numbers, exponent, words)
 
     def of(self, randomness: Randomness) -> "NoiseSource":
-        """Return the source for a round or client: a new one if numbers are reproducible."""
+        """Return this source, or if it is reproducible, one that draws from ``randomness``."""
         return self if self._reproducible is None else NoiseSource(randomness)
 
     def _generator(self, randomness: Randomness) -> np.random.Generator:
@@ -266,7 +275,7 @@ def _uniform(numbers: int) -> Tensor:
 
 
 def _normal(numbers: int) -> Tensor:
-    """Draw standard normal float64 of shape (numbers,), by Box and Muller (1958)."""
+    """Draw standard normal numbers, float64 of shape (numbers,), by Box and Muller (1958)."""
     half = (numbers + 1) // 2
     lengths, angles = _uniform(2 * half).view(2, half)
     lengths, angles = (-2 * (1 - lengths).log()).sqrt(), 2 * math.pi * angles

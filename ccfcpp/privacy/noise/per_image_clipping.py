@@ -1,4 +1,4 @@
-"""A client's part of a synchronised step as a sum over images, each of them clipped.
+"""A client's contribution to a synchronised training step: a sum over images, each of them clipped.
 
 The contributions of ``ccfcpp.engine.synchronised.tape`` are computed here for each image alone:
 with pooled sums S₁ … S_m, statistics t_i of them, and the pooled gradients λ_i at these sums known,
@@ -34,7 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """Result of running a program as far as the known pooled sums allow."""
+    """Result of running a program (generator of the loss) as far as pooled sums are known."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]
@@ -42,7 +42,7 @@ class _Run:
 
 
 class _Driver(nn.Module):
-    """Module whose forward runs a program, so that it can be called with other parameters."""
+    """Module whose forward computes the loss of a network, to be called with other parameters."""
 
     def __init__(self, network: nn.Module, program: Callable[..., Program]) -> None:
         super().__init__()
@@ -70,8 +70,11 @@ class ImageSums:
     """State of one training step in which each image's contribution is clipped.
 
     Args:
+        network: The model.
         batch: All images of the step, at least one.
-        trips: Form of each exchange's contribution; the values of its tensors are ignored.
+        parameters: The model's parameters by name.
+        bounds: Bounds on the norm of an image's contribution.
+        trips: A template of each exchange's contribution, of which only names and shapes count.
     """
 
     def __init__(
@@ -95,7 +98,12 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Return the clipped sums of the next exchange, float64."""
+        """Return the sum of the images' clipped contributions to the next exchange, float64.
+
+        Args:
+            totals: Pooled sums that are newly known, by name.
+            slopes: Pooled gradients at sums that are newly known, by name.
+        """
         wanted = next(self._trips)
         self.totals |= totals
         self.slopes |= slopes
@@ -116,7 +124,7 @@ class ImageSums:
         )
 
     def _of_each(self, shown: ShownImages, wanted: Contribution) -> dict[str, Tensor]:
-        """Compute each image's parts of a contribution, float64 of shape (images, …), by name."""
+        """Compute each image's contribution to the sums in ``wanted``, float64 (images, …)."""
         found: dict[str, Tensor] = {}
         if wanted.sums:
             sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(shown)
@@ -142,9 +150,10 @@ class ImageSums:
     def _surrogate(
         self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: ShownImages
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at given statistics; and metrics.
+        """Compute an image's surrogate loss ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ (see the module), and metrics.
 
-        s_j does not depend on t_i for i ≥ j, so that unknown λ do not matter.
+        ``at`` are the statistics t. The sum is over the known λ; s_j does not depend on t_i for
+        i ≥ j, so that unknown λ do not matter.
         """
         run = self._run(parameters, at, image)
         assert run.objective is not None
@@ -154,14 +163,14 @@ class ImageSums:
         return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
-        """Return the pooled gradient λ at a pooled sum, as far as it is known."""
+        """Return λ, the loss's gradient with respect to a pooled sum, as far as it is known."""
         slope = self._common[pool.name]
         if not pool.common and pool.name in self.slopes:
             slope = slope + self.slopes[pool.name]
         return gradient_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
-        """Compute the gradient of the loss's common part at all statistics, from any one image."""
+        """Compute the gradient of the loss term common to all images, by all statistics."""
         first = tuple(of[0] for of in self.shown)
         self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {
@@ -175,13 +184,13 @@ class ImageSums:
 
 
 def _numbers(wanted: Contribution) -> int:
-    """Estimate the number of values that are computed for one image."""
+    """Estimate how many values are computed for one image's contribution; 10,000 at least."""
     kinds: list[Mapping[str, Tensor]] = list(vars(wanted).values())
     return max(10_000, sum(part.numel() for parts in kinds for part in parts.values()))
 
 
 class ImageBounding:
-    """Clipping of each image's part of a sum; implements the engine's ``Bounding``."""
+    """Clipping of what each image adds to a sum; implements the engine's ``Bounding``."""
 
     def __init__(self, config: PrivacyConfig) -> None:
         self.config = config
@@ -190,7 +199,7 @@ class ImageBounding:
     def select_images(
         self, samples: int, share: float, step: int, randomness: Randomness
     ) -> Tensor:
-        """Draw images of a client, ``share`` on average, independently and secretly.
+        """Draw a client's images independently and secretly, ``share`` of them on average.
 
         Returns:
             int64 indices, ascending; perhaps none.
@@ -199,7 +208,7 @@ class ImageBounding:
         return (drawn < share / samples).nonzero().flatten()
 
     def views(self, randomness: Randomness) -> Randomness:
-        """Return a source of random numbers that nobody else can reproduce.
+        """Return a source of random numbers for augmented views that nobody else can reproduce.
 
         With reproducible views, whoever knows the seed could tell how many images of a client are
         in a step.
@@ -209,7 +218,7 @@ class ImageBounding:
         return Randomness(secrets.randbits(256))
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down each image's row to its bound."""
+        """Clip each image's row of (images, d) to the norm bound of the part named ``part``."""
         return image_bounds(self.config, exchange).clip_rows(part, rows)
 
     def open(
@@ -220,10 +229,10 @@ class ImageBounding:
         parameters: Mapping[str, Tensor],
         trips: Sequence[Contribution],
     ) -> ImageSums:
-        """Start a step in which each image's part is bounded."""
+        """Start a training step in which each image's contribution is clipped."""
         return ImageSums(network, batch, parameters, image_bounds(self.config, exchange), trips)
 
 
 def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
-    """Return the clipping of each image's part in a run; None if images are not protected."""
+    """Return the object that clips what each image adds; None if images are not protected."""
     return ImageBounding(config) if config.level == "image" else None

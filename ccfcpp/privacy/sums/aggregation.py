@@ -33,7 +33,10 @@ _PRESENT = " present"
 
 
 def require_sums(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
-    """Raise ``UsageError`` if the server needs single clients' parts of an exchange."""
+    """Raise ``UsageError`` if the server needs single clients' parts of an exchange.
+
+    ``asked`` is the setting that permits sums only, and ``system`` the system's name, for messages.
+    """
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
@@ -64,10 +67,10 @@ class Addition:
         self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Addends:
-        """Return an update's parts that add up, float64 by name: sums, counts, weighted changes.
+        """Return the tensors of an update that are summed over clients, float64 by name.
 
-        Integer entries of a mean are counters (``num_batches_tracked``), whose mean is of no use:
-        they keep their value in the message.
+        They are its sums, its counts, and its weighted changes of means. Integer entries of a mean
+        are counters (``num_batches_tracked``): they are left out, and keep the message's value.
         """
         tensors = pack(update)
         addends: Addends = {}
@@ -101,7 +104,7 @@ class Addition:
     def whole(
         self, update_format: UpdateFormat, totals: Mapping[str, Tensor], contributors: float
     ) -> object:
-        """Make one update that stands for all, from the sums of their parts.
+        """Make one update that stands for those of all clients, from the sums of their parts.
 
         Args:
             update_format: Names, shapes and dtypes of an update's tensors.
@@ -126,7 +129,7 @@ class Addition:
     def _mean(
         self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
     ) -> Tensor | None:
-        """Return the mean over the clients that have it; None if no client has or sends it."""
+        """Return the mean of a part over the clients that have it; None if no client sends it."""
         if not spec.dtype.is_floating_point:
             return self.message.get(name, spec.zeros(self.device))
         if name not in totals:
@@ -170,7 +173,7 @@ class Addition:
 
     @property
     def _divisors(self) -> set[str]:
-        """Names of counts that sums are divided by."""
+        """Names of the counts by which sums are divided."""
         parts = self.exchange.parts.items()
         return {
             sibling_name(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count

@@ -63,11 +63,11 @@ class Terms:
         return self.quorum - worst if 2 * self.quorum > self.holders + worst else 0
 
     def check(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` if fewer clients than the threshold are left."""
+        """Raise ``BelowThresholdError`` if ``there``, the clients left, are below the threshold."""
         self._check(there, self.threshold, "clients", stage)
 
     def check_holders(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` if fewer holders than the quorum are left."""
+        """Raise ``BelowThresholdError`` if ``there``, the holders left, are below the quorum."""
         self._check(there, self.quorum, f"of {self.holders} holders of shares", stage)
 
     def _check(self, there: int, needed: int, whose: str, stage: str) -> None:
@@ -79,7 +79,7 @@ class Terms:
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """Return the terms of a task's sum, which both sides can compute and all clients sign."""
+    """Return the terms of a sum over ``asked`` clients; both sides compute them, clients sign."""
     wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
     # With half of the clients or fewer, the server could obtain both secrets of a client.
     threshold = max(2, asked // 2 + 1, wanted)

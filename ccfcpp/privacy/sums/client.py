@@ -52,14 +52,14 @@ P = ParamSpec("P")
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
-    """Return the ``Addition`` for an exchange and its message, by the settings of a run."""
+    """Return the object that converts updates of an exchange to tensors that are summed."""
     return Addition(exchange, message, alike=config.level != "none")
 
 
 class SendsParts(AnyClientWork):
-    """Base class of clients' work that sends only the parts of updates that add up.
+    """Base class of clients' work that sends only those parts of updates that are summed.
 
-    On the client level they are clipped here; on the image level each image's part already is.
+    At privacy level "client" they are clipped here; at level "image" each image's part already is.
     """
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
@@ -67,18 +67,18 @@ class SendsParts(AnyClientWork):
         self.work = work
 
     def parts(self, message: object, update: object) -> Addends:
-        """Return the clipped parts of an update that a client adds to a sum."""
+        """Return the parts of an update that a client adds to sums, clipped at level "client"."""
         exchange = self.work.exchange
         parts = addition_of(self.config, exchange, message).parts(update)
         return clip_client_parts(self.config, exchange, parts)
 
     def own(self, task: Task) -> Task:
-        """Return the task with the original name of the exchange."""
+        """Return the task with the name of the wrapped exchange."""
         return dataclasses.replace(task, exchange=self.work.exchange.name)
 
 
 class WithinBounds(SendsParts):
-    """Clients' work that sends bounded parts, which the server may see."""
+    """Clients' work that sends clipped parts of updates, which the server may see."""
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
         super().__init__(config, work)
@@ -107,7 +107,7 @@ class WithinBounds(SendsParts):
 class Participants:
     """State of this process's clients in the current secure sum: a ``Participant`` for each.
 
-    A stage raises ``RefusedUpdateError`` if the server asks for more than an honest sum needs.
+    Its methods raise ``RefusedUpdateError`` if the server asks for more than an honest sum needs.
     """
 
     def __init__(self, config: PrivacyConfig, clients: int, guard: Safeguard) -> None:
@@ -117,7 +117,7 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """Return a client's ``Participant`` in the sum of a task; refuse if it has none."""
+        """Return a client's ``Participant`` in a task's sum; raise if it has none."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
@@ -144,18 +144,18 @@ class Participants:
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's sealed shares, a box for each other holder (stage 2)."""
+        """Return a client's encrypted key shares, one box for each other holder (stage 2)."""
         return ClientRows.of(
             self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
         )
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's tags for the clients in the sum (stage 4)."""
+        """Return a client's tags, which tell other clients that they are in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
         return ClientRows.of(tags, TAG_BYTES)
 
     def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
-        """Return a client's shares that remove masks, once (stage 5); this ends its part."""
+        """Return a client's shares that remove masks (stage 5), and delete its state."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
@@ -166,7 +166,12 @@ class Participants:
 
 @dataclass(eq=False)
 class ProtocolStage(ClientWork[Message, Update]):
-    """Clients' work at a stage of a secure sum before or after the exchange itself."""
+    """Clients' work at a stage of a secure sum before or after the exchange itself.
+
+    Attributes:
+        exchange: The stage, as an exchange with messages and updates of its own.
+        answer: Returns a client's update, given the task, the message and the client's number.
+    """
 
     exchange: Exchange[Message, Update]
     answer: Callable[[Task, Message, int], Update]
@@ -189,7 +194,7 @@ def _or_refusal(
 
 
 class UnderMasks(SendsParts):
-    """Clients' work of the exchange itself (stage 3), which sends masked numbers."""
+    """Clients' work at stage 3 of a secure sum: do an exchange's own work, and mask its numbers."""
 
     def __init__(
         self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
@@ -242,7 +247,7 @@ def wrap_works(
     clients: int,
     guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
-    """Wrap the clients' work, by the name of the exchange, so that it sends parts of sums.
+    """Wrap the clients' work, by name of the exchange, so that it sends only parts of sums.
 
     Exchanges that are not sent stay as they are; a client on another machine is never asked for
     one, since nothing would hide it.

@@ -44,14 +44,14 @@ _MOST = 2.0**52
 
 
 def min_honest_clients(terms: Terms, colluders: int) -> int:
-    """Return the fewest honest clients in a sum, even if the server is dishonest.
+    """Return the smallest number of honest clients in a sum that a dishonest server can learn.
 
     Args:
         terms: Terms of the sum.
         colluders: Number of clients that tell the server all they know.
 
     Raises:
-        RefusedUpdateError: With so many, the server could learn a single client's numbers.
+        RefusedUpdateError: With so many colluders, it could learn a single client's numbers.
     """
     if honest := terms.honest(colluders):
         return honest
@@ -66,9 +66,9 @@ class OwnNoise:
     """Noise of one sum, of which each client adds a part.
 
     Attributes:
-        bounds: Bounds on a contribution.
+        bounds: Norm bounds on what one client or image adds to the sum.
         noise: z, the standard deviation divided by the largest change by one contributor.
-        honest: Number of clients whose parts make up that noise.
+        honest: Number of clients whose parts alone make up that noise.
     """
 
     bounds: Bounds

@@ -1,4 +1,4 @@
-"""Protection of a client from a dishonest server: signatures, and the least protection of a sum."""
+"""Protection of a client from a dishonest server: its signatures, and its owner's limits."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ SIGNATURE_BYTES = 96
 
 
 class Identity(Protocol):
-    """Interface of a client's identity, which signs content and checks others' signatures."""
+    """Interface of a client's key: it signs content, and checks other clients' signatures."""
 
     def signed(self, content: bytes) -> bytes:
-        """Return this client's signature of some content, of ``SIGNATURE_BYTES``."""
+        """Return this client's signature of some content, ``SIGNATURE_BYTES`` long."""
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
         """Raise ``RefusedUpdateError`` unless a client has signed the content."""

@@ -27,13 +27,13 @@ TAG_BYTES = 16
 
 @dataclass(frozen=True)
 class KeyPair:
-    """X25519 key pair for one sum."""
+    """X25519 key pair for one secure sum; ``private`` is the private key, 32 bytes."""
 
     private: bytes
 
     @staticmethod
     def new() -> KeyPair:
-        """Draw a new random pair."""
+        """Draw a new random key pair."""
         return KeyPair(secrets.token_bytes(KEY_BYTES))
 
     @cached_property
@@ -65,7 +65,7 @@ class KeyPair:
 
 
 def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
-    """Expand a seed of 32 bytes to pseudo-random numbers; use a seed for one stream only."""
+    """Expand a seed of 32 bytes to ``numbers`` pseudo-random words; never reuse a seed."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -76,10 +76,10 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
 
 
 def seal(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
-    """Encrypt content for the client that shares the key; the box is ``TAG_BYTES`` longer.
+    """Encrypt content for the client that shares the key; the result is called a box.
 
-    Use a key for one message per stage and direction. A box without content is a tag, which proves
-    that its sender took part.
+    A box is ``TAG_BYTES`` longer than its content. Use a key for one message per stage and
+    direction. A box without content is a tag, which proves that its sender took part.
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -87,7 +87,7 @@ def seal(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) ->
 
 
 def open_sealed(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """Decrypt a box that a client has sealed; raise ``RefusedUpdateError`` if it was changed."""
+    """Decrypt a box, a result of ``seal``; raise ``RefusedUpdateError`` if it was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

@@ -52,11 +52,11 @@ class ClientRows:
 
     @staticmethod
     def of(rows: Mapping[int, bytes], width: int) -> "ClientRows":
-        """Pack rows of bytes by client."""
+        """Pack rows of ``width`` bytes, given by client."""
         return ClientRows(numbers_of(rows), _row(b"".join(rows.values())).view(len(rows), width))
 
     def read(self, width: int) -> dict[int, bytes]:
-        """Return the rows by client."""
+        """Return the rows by client; raise ``RefusedUpdateError`` if they differ from ``width``."""
         numbers = _numbers(self.clients)
         _check(self.rows, torch.uint8, len(numbers), width)
         return {n: _bytes(row) for n, row in zip(numbers, self.rows.cpu(), strict=True)}
@@ -76,14 +76,14 @@ class Letters:
 
     @staticmethod
     def of(routed: Mapping[int, Mapping[int, bytes]], width: int) -> "Letters":
-        """Pack rows by receiver and sender."""
+        """Pack rows of ``width`` bytes, given by receiver and then by sender."""
         each = [(to, sender, row) for to, inbox in routed.items() for sender, row in inbox.items()]
         table = _row(b"".join(row for *_, row in each)).view(len(each), width)
         senders = numbers_of(sender for _, sender, _ in each)
         return Letters(numbers_of(to for to, *_ in each), ClientRows(senders, table))
 
     def to(self, client: int) -> "Letters":
-        """Return only the rows for a client."""
+        """Return only the rows that are addressed to a client."""
         count, rows = self.receivers.numel(), self.rows.rows
         _check(self.receivers, _NUMBER, count)
         _check(self.rows.clients, _NUMBER, count)
@@ -92,7 +92,7 @@ class Letters:
         return Letters(self.receivers[place], ClientRows(self.rows.clients[place], rows[place]))
 
     def read(self, client: int, width: int) -> dict[int, bytes]:
-        """Return the rows for a client, by sender."""
+        """Return the rows of ``width`` bytes that are addressed to a client, by sender."""
         return self.to(client).rows.read(width)
 
 
@@ -107,7 +107,7 @@ class Begun:
     clients: Tensor
 
     def read(self) -> list[int]:
-        """Return the clients' numbers."""
+        """Return the numbers of the clients that are asked."""
         return _numbers(self.clients)
 
 
@@ -116,9 +116,9 @@ class Keys:
     """A client's public keys, and the clients that will hold shares of its secrets.
 
     Attributes:
-        public: uint8 of shape (64,).
-        holders: int32 of shape (holders,), ascending.
-        signature: uint8 of shape (96,).
+        public: The two public keys, uint8 of shape (64,).
+        holders: Numbers of these clients, int32 of shape (holders,), ascending.
+        signature: The client's signature of its keys, uint8 of shape (96,).
     """
 
     public: Tensor
@@ -127,18 +127,18 @@ class Keys:
 
     @staticmethod
     def of(offer: Offer) -> "Keys":
-        """Pack an offer of keys."""
+        """Pack a client's public keys, holders and signature."""
         return Keys(_row(offer.public), numbers_of(offer.holders), _row(offer.signature))
 
     def read(self) -> Offer:
-        """Return the offer of keys."""
+        """Return the client's public keys, holders and signature."""
         _check(self.public, torch.uint8, PUBLIC_BYTES)
         _check(self.signature, torch.uint8, SIGNATURE_BYTES)
         return Offer(_bytes(self.public), _numbers(self.holders), _bytes(self.signature))
 
 
 def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Letters:
-    """Pack the keys of clients for those that share masks with them, by receiver and owner."""
+    """Pack the keys of each client's neighbours, with which it shares masks, by client."""
     routed = {
         receiver: {n: bytes([e.entrusts]) + e.public + e.signature for n, e in owners.items()}
         for receiver, owners in known.items()
@@ -147,17 +147,17 @@ def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Lette
 
 
 def neighbours_in(letters: Letters, client: int) -> dict[int, Neighbour]:
-    """Return the neighbours of a client, by their numbers."""
+    """Unpack the keys of the neighbours of a client, by the neighbours' numbers."""
     rows, end = letters.read(client, NEIGHBOUR_BYTES), 1 + PUBLIC_BYTES
     return {n: Neighbour(row[1:end], row[end:], row[0] == 1) for n, row in rows.items()}
 
 
 @dataclass(frozen=True)
 class Mail:
-    """Sealed content that is sent with the message of an exchange under masks.
+    """Encrypted key shares, in boxes, that are sent along with the message of a masked exchange.
 
     Attributes:
-        boxes: Sealed shares for the receiver, from the clients that chose it as a holder.
+        boxes: Encrypted shares for the receiver, from the clients that chose it as a holder.
         shared: A zero byte from each holder of the receiver's shares that has sent its own shares.
     """
 
@@ -166,46 +166,46 @@ class Mail:
 
     @staticmethod
     def of(boxes: Mapping[int, Mapping[int, bytes]], shared: Mapping[int, Sequence[int]]) -> "Mail":
-        """Pack boxes by receiver and sender, and, by receiver, the holders that sent shares."""
+        """Pack boxes, by receiver and sender, and each receiver's holders that have sent shares."""
         marks = {receiver: dict.fromkeys(numbers, b"\0") for receiver, numbers in shared.items()}
         return Mail(Letters.of(boxes, BOX_BYTES), Letters.of(marks, 1))
 
     def to(self, client: int) -> "Mail":
-        """Return the mail for a client."""
+        """Return the part of the mail (encrypted key shares) that is addressed to one client."""
         return Mail(self.boxes.to(client), self.shared.to(client))
 
     def read(self, client: int) -> tuple[dict[int, bytes], list[int]]:
-        """Return the boxes for a client by sender, and its holders that have sent shares."""
+        """Return the boxes for a client, by sender, and its holders that have sent shares."""
         return self.boxes.read(client, BOX_BYTES), [*self.shared.read(client, 1)]
 
 
 @dataclass(frozen=True)
 class WithMail(Generic[Message]):
-    """Message of an exchange, with sealed shares for each client."""
+    """Message of an exchange, with encrypted key shares (mail) for the clients."""
 
     message: Message
     mail: Mail
 
     def to(self, client: int) -> "WithMail[Message]":
-        """Return the message with the mail for one client."""
+        """Return the message with the mail (encrypted key shares) for one client only."""
         return replace(self, mail=self.mail.to(client))
 
 
 @dataclass(frozen=True)
 class BoundedParts:
-    """Bounded parts of a client's update that add up: float64 by name."""
+    """Clipped parts of a client's update, to be summed over clients: float64 by name."""
 
     parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class MaskedParts:
-    """Masked parts of a client's update that add up.
+    """Masked parts of a client's update, to be summed over clients.
 
     Attributes:
         words: All numbers in the order of their parts' names, as masked fixed-point numbers: int32
             or int64 of shape (numbers,).
-        tags: Tags for the clients with which the client shares masks.
+        tags: A tag (authentication code) for each client with which the client shares masks.
     """
 
     words: Tensor
@@ -213,30 +213,30 @@ class MaskedParts:
 
     @staticmethod
     def of(words: Words, tags: Mapping[int, bytes]) -> "MaskedParts":
-        """Pack masked numbers and tags."""
+        """Pack masked numbers, and the tags by receiving client."""
         signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
         return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """Return the masked numbers, of which there must be ``numbers``, and the tags."""
+        """Return the masked numbers, of which there must be ``numbers``, and tags by client."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
         return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 
 
 @dataclass(frozen=True)
 class ShownShares:
-    """A client's shares of the seeds of some clients, and of the private keys of others."""
+    """A client's shares of the mask seeds of some clients, and of the private keys of others."""
 
     seeds: ClientRows
     keys: ClientRows
 
     @staticmethod
     def of(shown: Revealed) -> "ShownShares":
-        """Pack revealed shares."""
+        """Pack the shares that a client reveals."""
         return ShownShares(*(ClientRows.of(shares, SHARE_BYTES) for shares in shown))
 
     def read(self) -> Revealed:
-        """Return the shares by client."""
+        """Return the revealed shares of seeds and of keys, by client; raise if one is invalid."""
         revealed = Revealed(self.seeds.read(SHARE_BYTES), self.keys.read(SHARE_BYTES))
         if not all(is_share(share) for of in revealed for share in of.values()):
             raise RefusedUpdateError("a share holds a number beyond its prime")
@@ -252,14 +252,14 @@ STAGES = frozenset(stage.name for stage in (KEYS, SHARES, AGREEMENT, UNMASKING))
 
 
 def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
-    """Return the exchange that sends the bounded parts of another exchange's updates."""
+    """Return the variant of an exchange whose updates are clipped parts, unmasked."""
     parts = {"parts": Sum()} if exchange.is_sum else {}
     name, memory = f"{exchange.name} within bounds", exchange.uses_memory
     return Exchange(name, exchange.message, BoundedParts, parts, uses_memory=memory)
 
 
 def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
-    """Return the exchange that sends the same parts masked, with mail in its message."""
+    """Return the masked variant of an exchange; its message has key shares (``Mail``), too."""
     name, memory = f"{exchange.name} under masks", exchange.uses_memory
     return Exchange(name, parametrize(WithMail, exchange.message), MaskedParts, uses_memory=memory)
 

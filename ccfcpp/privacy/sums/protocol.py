@@ -107,8 +107,8 @@ class Revealed(NamedTuple):
     """A client's message in the last stage: shares that remove masks.
 
     Attributes:
-        seeds: Its shares of the seeds b, by the client, which is in the sum.
-        keys: Its shares of the private keys s, by the client, which dropped out.
+        seeds: Its shares of the seeds b of clients in the sum, by client.
+        keys: Its shares of the private keys s of clients that dropped out, by client.
     """
 
     seeds: Mapping[int, bytes]
@@ -170,7 +170,7 @@ class Participant:
         return Offer(public, self.holders, signature)
 
     def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
-        """Return a sealed box with two shares for each other holder (stage 2).
+        """Return, for each other holder, an encrypted box with shares of both secrets (stage 2).
 
         Args:
             neighbours: Public keys of the neighbours, by number.
@@ -195,7 +195,7 @@ class Participant:
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes], shared: Collection[int]) -> None:
-        """Open and store the shares that others have sealed (start of stage 3).
+        """Decrypt and store the shares that others have sent in boxes (start of stage 3).
 
         Args:
             boxes: Boxes by sender.
@@ -293,7 +293,7 @@ class Participant:
         return self._terms_digest + number.to_bytes(8, "big") + public
 
     def _check_same(self, what: str, clients: Collection[int]) -> None:
-        """Refuse a second sum for the same task over clients other than those of the first."""
+        """Refuse a task's second sum if ``clients`` differ from field ``what`` of ``Before``."""
         if self.before is not None and getattr(self.before, what) != clients:
             raise RefusedUpdateError(
                 "a second sum for the same task, over other clients: their difference could be the "
@@ -307,7 +307,7 @@ class Participant:
         self._next_stage = "over"
 
     def _seal_box(self, receiver: int, what: int, content: bytes = b"") -> bytes:
-        """Seal content from this client that only the receiver can read."""
+        """Encrypt content from this client for the receiver; ``what`` is the kind of content."""
         return seal(self._box_key(receiver), what, self.number, content, self.terms.purpose)
 
     def _open_box(self, sender: int, what: int, box: bytes) -> bytes:
@@ -320,7 +320,7 @@ class Participant:
             return False
 
     def _box_key(self, other: int) -> bytes:
-        """Return the key of boxes and tags that this client shares with another."""
+        """Return the key that this client shares with another, for boxes and tags."""
         if other not in self._seals:
             public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
@@ -344,7 +344,7 @@ def _masks(keys: bytes) -> bytes:
 def _add_mask(
     total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms, about: bytes
 ) -> None:
-    """Add the common mask of two clients to a vector, in place, with the sign of ``number``."""
+    """Add the common mask of two clients to ``total``, or subtract it if ``number`` > ``other``."""
     seed = own.agreed(_masks(keys), b"mask " + about + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
@@ -378,7 +378,7 @@ class Collector:
         self._total: Words | None = None
 
     def check(self, number: int, offer: Offer) -> None:
-        """Refuse a client's keys and holders if they would make other clients refuse the sum."""
+        """Refuse a client's keys and holders with which other clients would refuse the sum."""
         drawn = set(offer.holders)
         fits = len(offer.holders) == len(drawn) == self.terms.holders
         if not fits or number not in drawn or not drawn <= self._asked:
@@ -391,7 +391,7 @@ class Collector:
         self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
-        """Return, for each client, its neighbours' keys and signatures (after stage 1)."""
+        """Store the offers; return keys and signatures of each client's neighbours (stage 1)."""
         self.terms.check(len(offers), "keys")
         self._offers = offers
         self._wards = {number: [] for number in offers}
@@ -415,7 +415,7 @@ class Collector:
     def route_shares(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Regroup boxes by receiver, and list each client's holders that sent theirs (stage 2)."""
+        """Regroup boxes (encrypted shares) by receiver; list each client's holders that sent."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}

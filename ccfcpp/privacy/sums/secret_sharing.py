@@ -70,7 +70,7 @@ def is_share(share: bytes) -> bool:
 
 
 def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Draw independent uniform numbers below the prime."""
+    """Draw independent uniform integers from 0 to ``PRIME`` − 1, as float64."""
     wanted = shape[0] * shape[1]
     found = np.empty(0, dtype=_DRAW)
     while len(found) < wanted:
@@ -81,7 +81,7 @@ def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
 
 
 def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Compute powers from 0 on, modulo the prime, of shape (numbers, count)."""
+    """Compute each number's powers 0 to ``count`` − 1 modulo the prime: (numbers, count)."""
     powers = np.ones((len(numbers), count), dtype=np.int64)
     for exponent in range(1, count):
         powers[:, exponent] = powers[:, exponent - 1] * numbers % PRIME

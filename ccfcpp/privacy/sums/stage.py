@@ -54,9 +54,9 @@ Answer = TypeVar("Answer")
 
 
 class Summing:
-    """Stage that replaces the clients' updates by one update, made from their sum.
+    """Server's step that replaces the clients' updates by one update, made from their sum.
 
-    An exchange that is not sent passes unchanged.
+    An exchange that is computed without sending passes unchanged.
     """
 
     def __init__(self, config: PrivacyConfig, mechanism: Level | None = None) -> None:
@@ -64,7 +64,10 @@ class Summing:
         self.mechanism = mechanism
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Yield one reply for all clients in the sum, and one for each other client."""
+        """Yield one reply for all clients in the sum, and one for each other client.
+
+        ``inner`` sends a request to clients and yields their replies.
+        """
         if not request.exchange.travels:
             yield from inner(request)
             return
@@ -162,17 +165,17 @@ class Total(ABC):
 
     @abstractmethod
     def total(self) -> Tensor:
-        """Return the sum, a float64 vector."""
+        """Return the sum of the clients' vectors, float64 of shape (numbers,)."""
 
     def published(self) -> Addends:
-        """Return the sums by name, with noise if the server adds any."""
+        """Return the sums over clients by name, with noise if the server adds any."""
         totals, mechanism = split_to_parts(self.total(), self.like), self.stage.mechanism
         return mechanism.published(self.request.exchange, totals) if mechanism else totals
 
     def ask(
         self, exchange: AnyExchange, message: object, clients: Iterable[int]
     ) -> ExchangeRequest:
-        """Return a request to some clients in another exchange."""
+        """Return a request to ``clients``, by number, to answer ``message`` in ``exchange``."""
         task = dataclasses.replace(self.request.task, exchange=exchange.name)
         members = [self.request.member[number] for number in clients]
         return dataclasses.replace(self.request, task=task, message=message, members=members)
@@ -184,12 +187,12 @@ class OpenSum(Total):
     _total: Tensor | None = None
 
     def replies(self) -> Iterator[Reply]:
-        """Yield the replies with bounded parts."""
+        """Yield the clients' replies, which hold clipped parts."""
         exchange = within_bounds(self.request.exchange)
         return self.inner(self.ask(exchange, self.request.message, self.request.member))
 
     def add(self, reply: Reply) -> None:
-        """Add a client's parts, in the order of the clients."""
+        """Check a client's parts, clip them again, and add them to the sum."""
         parts = _of_type(BoundedParts, reply.update).parts
         if _dtypes_and_shapes(parts) != _dtypes_and_shapes(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
@@ -203,7 +206,7 @@ class OpenSum(Total):
         self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
-        """Return the sum of the parts that have come."""
+        """Return the sum of the clients' parts so far, as one vector."""
         if self._total is None:
             raise RefusedUpdateError("there is nothing to add up")
         return self._total
@@ -232,7 +235,7 @@ class SecureSum(Total):
         self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
-        """Collect the clients' keys, and then their sealed shares."""
+        """Collect the clients' public keys, and then their encrypted key shares."""
         collector, asked = self.collector, [member.id for member in self.request.members]
         offers = self._ask_clients(KEYS, Begun(numbers_of(asked)), asked, "keys", self._read_offer)
         known = letters_of_neighbours(collector.neighbours(offers))
@@ -271,7 +274,7 @@ class SecureSum(Total):
         return self.terms.form.decode(collector.total(revealed))
 
     def published(self) -> Addends:
-        """Return the sums by name, with the noise of the server or of the clients."""
+        """Return the sums over clients by name, with the noise that the server or clients add."""
         own = OwnNoise.of(self.stage.config, self.request.exchange, self.terms)
         return own.scaled(split_to_parts(self.total(), self.like)) if own else super().published()
 
@@ -294,7 +297,7 @@ class SecureSum(Total):
         stage: str,
         read: Callable[[int, Update], Answer],
     ) -> dict[int, Answer]:
-        """Ask clients at a stage; return their parsed answers by number. The others drop out."""
+        """Ask clients at ``stage``; return the valid answers by client. The others drop out."""
         request = self.ask(exchange, message, clients)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
         answers: dict[int, Answer] = {}
