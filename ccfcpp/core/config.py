@@ -57,17 +57,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
-        """Yield (key, needs) of each setting without effect; ``needs``: what would give it one."""
+        """Yield (key, needs) of each setting without effect; ``needs`` would give it one."""
         yield from ()
 
 
 def require(key: str, value: object = True) -> KeyValue:
-    """Return ``key = value`` as what another setting needs, for ``Section.unused``."""
+    """Return a setting that another one needs to have an effect, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
 def require_other(key: str, value: object) -> tuple[Piece, ...]:
-    """Return "``key`` other than ``value``" as what another setting needs (``Section.unused``)."""
+    """Return the need that ``key`` has another value than ``value``, for ``Section.unused``."""
     return require(key, ...), f" other than {in_file(value)}"
 
 
@@ -390,7 +390,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def fixed(self) -> Tree:
-        """Settings that the method's name implies, as a nested dictionary."""
+        """Values that are set if the method is named, nested by section."""
 
     @property
     def ignores(self) -> Sequence[str]:
@@ -427,15 +427,12 @@ class RunConfig(Section):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the keys of the number of rounds and of steps per round, of ``tree``'s method.
-
-        A key is "" if the method has no such setting.
-        """
+        """Return the keys of the number of rounds and of steps per round; "" if there is none."""
         return "", ""
 
     @classmethod
     def methods(cls) -> "Registry[ConfigOfMethod]":
-        """Return all methods by name; each task, such as clustering, has its own."""
+        """Return all methods by name."""
         raise NotImplementedError
 
     @classmethod
@@ -470,7 +467,7 @@ class RunConfig(Section):
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section of class ``kind``; without one, an instance with default values."""
+        """Return the section of a class; without one, an instance with the class's defaults."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), kind):
                 return section
