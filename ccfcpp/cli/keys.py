@@ -41,9 +41,9 @@ keys = typer.Typer(
 def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR, seal: Seal = False) -> None:
     """Make an authority, which signs the server's certificate and the clients' roster.
 
-    Make one for each federation, on a machine that others do not use. Its key
-    makes servers and clients that clients trust: it goes nowhere, not even to
-    the server. Its certificate goes to every client.
+    Make one for each federation, on a machine that others do not use. Whoever has
+    its key can make servers and clients that clients trust: keep the key there,
+    and not on the server. Its certificate goes to every client.
     """
     from ccfcpp.deployment.keys.creation import make_authority
 
@@ -107,13 +107,13 @@ def roster(
     out: Folder = _KEYS,
     clients: OnRoster = None,
 ) -> None:
-    """Sign the list of clients, by the authority in the same folder, for secure sums.
+    """Sign the roster (list of clients) with the authority's key, for secure sums.
 
-    The server needs the file, and gives it to every client. By it clients know
-    each other's keys, so that a server cannot take part in their sums itself.
-    Check that each key is of the client whose name it has. Sign again when a
-    client comes or goes. If the authority's key lies in the server's folder,
-    ccfcpp serve signs by itself.
+    The server needs the file, and gives it to every client. It tells clients each
+    other's keys, so that the server cannot pose as a client in their sums. Check
+    that each key belongs to the client whose name it has. Sign again when a client
+    comes or goes. If the authority's key lies in the server's folder, ccfcpp serve
+    signs by itself.
     """
     from ccfcpp.deployment.keys.creation import make_roster
 
@@ -147,11 +147,11 @@ def kit(
         ),
     ] = None,
 ) -> None:
-    """Make one file for a site: its sealed key, ca.crt, its rules, and a page on what to do.
+    """Make one file for a client's site: its sealed key, ca.crt, its rules and instructions.
 
-    The client is on the roster then. The passphrase of its key is asked for: tell
-    the site another way than you send the file. With ccfcpp keys request a site
-    makes its key itself, which is better where it can.
+    This also puts the client on the roster. The passphrase of its key is asked for:
+    tell it to the site in another way than you send the file. It is better if a
+    site makes its key itself (ccfcpp keys request).
     """
     from ccfcpp.deployment.keys.kits import make_kit
 
@@ -167,7 +167,7 @@ def kit(
 
 @keys.command()
 def request(name: Name, out: Folder = _KEYS, seal: Seal = False) -> None:
-    """Ask to be put on the roster, at a client: make a key, unless it has one, and a request.
+    """At a client, make a request to be put on the roster, and a key unless it has one.
 
     The private key stays there. The file NAME.request goes to the server's
     owner, who puts the client on the roster by ccfcpp keys sign.
@@ -183,11 +183,11 @@ def sign(
     out: Folder = _KEYS,
     clients: OnRoster = None,
 ) -> None:
-    """Put the client of a request on the roster, at the server.
+    """At the server, put the client that made a request on the roster.
 
-    Compare the number that is printed with the one that the client was told: only
-    then is the key the client's. For secure sums sign the roster again afterwards
-    (ccfcpp keys roster).
+    Compare the number that is printed with the one that the client was told: the
+    key is the client's only if they are equal. For secure sums sign the roster
+    again afterwards (ccfcpp keys roster).
     """
     from ccfcpp.deployment.keys.requests import fingerprint, sign_request
 
@@ -197,7 +197,7 @@ def sign(
 
 @keys.command()
 def revoke(name: Name, out: Folder = _KEYS, clients: OnRoster = None) -> None:
-    """Take a client off the roster, at the server; a running server refuses it within seconds.
+    """At the server, take a client off the roster; a running server refuses it within seconds.
 
     For secure sums sign the roster again afterwards (ccfcpp keys roster).
     """
@@ -216,7 +216,7 @@ def renew(
     days: Days = 2 * _YEAR,
     seal: Seal = False,
 ) -> None:
-    """Renew the server's certificate, beside the authority, or a client's key, at the client.
+    """Renew the server's certificate (at the authority) or a client's key (at the client).
 
     The server keeps its key: only server.crt goes to it again. A client gets a new
     key, and a request for ccfcpp keys sign that the old key signs, too.

@@ -128,7 +128,7 @@ class Attendance(Observer):
         return {"state": f"it stops after this round ({self.server_status})"}
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:
-        """Print, without a terminal, how long clients that lack the model are still waited for."""
+        """Print, without a terminal, how long the server waits for clients without the model."""
         if not self.console.is_terminal:
             self.console.print(
                 f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"
