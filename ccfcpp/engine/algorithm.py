@@ -96,7 +96,7 @@ class Epilogue(ABC):
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work of the clients of one process, by the exchange's name."""
+        """Return the clients' half of each exchange, by its name, for one process's clients."""
 
     @abstractmethod
     def begin(self, state: Any) -> Any:

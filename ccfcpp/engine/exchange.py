@@ -211,7 +211,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """Compute the updates of a cohort of clients, each from its own images.
+        """Compute the updates of some clients, each from its own images.
 
         Reads and writes no file, and stores nothing but ``Client.memory``, which is replaced by a
         new dictionary and never changed in place.
@@ -274,7 +274,7 @@ class ClientSide:
     """The clients' half of all exchanges of a system, for the clients of one process.
 
     Attributes:
-        works: The work of each exchange, by the exchange's name.
+        works: The ``ClientWork`` of each exchange, by the exchange's name.
         cohort: Number of clients trained side by side; None if nothing is trained.
     """
 
@@ -283,5 +283,5 @@ class ClientSide:
 
     @staticmethod
     def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
-        """Return a client side with these works, each by the name of its exchange."""
+        """Return a ``ClientSide`` with these works, each by the name of its exchange."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

@@ -211,7 +211,7 @@ class Batches:
         return [length for length in lengths if length > 1]
 
     def next(self, length: int) -> Tensor:
-        """Return the indices of the next batch, int64 of shape (length,); called in a step."""
+        """Return the next batch's indices, int64 of shape (length,); a captured step may do so."""
         index: Tensor = self._inputs["order"].index_select(0, self._next)[0, :length]
         self._next += 1
         return index
@@ -228,7 +228,7 @@ class MeanLoss:
         self._total.zero_()
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a batch, a scalar; called in a step."""
+        """Add the loss of a batch, a scalar, to the sum; a captured step may call this."""
         self._total += loss.detach()
 
     def mean(self, steps: int) -> float | None:

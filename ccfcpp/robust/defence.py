@@ -231,7 +231,7 @@ class Robust:
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Compute each cluster's sum: the robust mean of the clients' means, times the count."""
+        """Compute each cluster's sum, (k, d): robust mean of the clients' means times the count."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling_name(name, part.count)] for update in updates])
@@ -355,7 +355,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
 
 
 def _middle_value(points: Tensor) -> Tensor:
-    """Return the upper median of each coordinate of integers, shape (n, d)."""
+    """Return the middle value (upper median) of each coordinate of integer points (n, d)."""
     return points.sort(dim=0).values[len(points) // 2]
 
 

@@ -148,7 +148,7 @@ def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
 
 
 def make_estimator(config: RobustMean) -> Estimator:
-    """Return the estimator of the configured rule."""
+    """Return a function that estimates a robust mean of points (n, d) by the configured rule."""
 
     def estimate(points: Tensor) -> Tensor:
         if config.rule == "median":
