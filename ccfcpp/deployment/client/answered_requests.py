@@ -19,14 +19,14 @@ _FOLDER = "answered"
 
 
 class _Progress(Section):
-    """A client's progress in a run.
+    """How far a client has come in answering the requests of a run.
 
     Attributes:
-        session: How often the server had been restarted, as in its last request.
+        session: How often the server had been restarted, as its last request said.
         restarts: How often the client noticed a restart.
-        place: Round, and index in the round, of the last answered request.
+        place: Round of the last answered request, and index of its exchange in the round.
         exchanges: Names of the exchanges that were answered at this place.
-        places: Number of answered places; a repeated place counts again.
+        places: Number of answered places; one that is repeated after a restart counts again.
         version: Version of the model in the last request; -1 if requests have no version.
     """
 
@@ -39,7 +39,7 @@ class _Progress(Section):
 
 
 class AnsweredRequests:
-    """Record of the requests that a client has answered, with a file for each run.
+    """Record of the requests that a client has answered, in one file for each run.
 
     Args:
         folder: Folder of the client's state.
@@ -49,7 +49,7 @@ class AnsweredRequests:
         self._folder = folder / _FOLDER
 
     def check(self, request: Request, rules: Rules, message: object) -> None:
-        """Check that a request, with its payload ``message``, may be answered now.
+        """Check that a request, whose payload is ``message``, may be answered now.
 
         Raises:
             MessageError: This request, this version of the model, or a later request was answered
@@ -92,7 +92,7 @@ class AnsweredRequests:
 
 
 def _progress_after(before: _Progress, request: Request, message: object) -> _Progress | None:
-    """Return the progress after answering a request; None if the request is not a new one."""
+    """Return the progress after a request (payload: ``message``); None if answered before."""
     place, name, now = (request.round, request.index), request.exchange, before
     if request.session > before.session:
         restarts = before.restarts + (before.places > 0)

@@ -19,7 +19,7 @@ Facts = dict[str, str]
 
 
 def is_state_folder(folder: Path) -> bool:
-    """Return whether a folder is a client's state folder."""
+    """Return whether a client keeps its state in a folder: whether the folder has a log."""
     return (folder / FILE).is_file()
 
 
@@ -29,17 +29,17 @@ class AuditEntry:
 
     Attributes:
         server: Host and port of the server.
-        run: Token of the run.
+        run: Token (random identifier) of the run.
         method: Name of the clustering system or classification method.
         kinds: Kinds of data that clients send in the run.
-        asked: ``hello``, or the name of the exchange.
+        asked: Name of the exchange; ``hello``: facts on the client's data, before a run.
         round: Number of the round, from 0.
         status: ``done``, or why nothing was sent, as in ``Response``.
-        reason: The reason in words.
+        reason: Reason in words why nothing was sent; empty if there is none.
         bytes: Number of bytes sent, without the header.
         privacy: Largest ε of the run, as the server states it; None without differential privacy.
         secure_sums: Whether the server learns only sums over clients.
-        own_noise: Whether the clients add the noise.
+        own_noise: Whether the clients, not the server, add the noise of differential privacy.
         time: Time of the answer in UTC, as ISO 8601.
     """
 
@@ -102,7 +102,7 @@ class AuditLog:
 
 
 def group_by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
-    """Return a list of log entries for each run, the oldest run first."""
+    """Group log entries by run, and return a list of entries per run, the oldest run first."""
     runs: dict[str, list[AuditEntry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
@@ -110,7 +110,7 @@ def group_by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
 
 
 def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
-    """Return a summary of a run from its log entries, as texts by name."""
+    """Return a summary of one run, as texts by name, from its log entries and the spent privacy."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]
     noise = "none"
@@ -131,6 +131,6 @@ def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
 
 
 def refusal_reasons(entries: Sequence[AuditEntry]) -> list[str]:
-    """Return the reasons why requests were refused, each once."""
+    """Return the reasons why requests in the log were refused, each reason once."""
     given = (entry.reason or entry.status for entry in entries if entry.status != "done")
     return list(dict.fromkeys(given))

@@ -1,7 +1,7 @@
-"""A client's connection to the server's gate: Flower's calls over HTTPS, with stricter settings.
+"""A client's HTTPS connection to the server's gate (its reverse proxy), for Flower's calls.
 
 Flower's own client follows redirections, even to a server without TLS, decompresses responses, and
-accepts responses of any size. This one does not.
+accepts responses of any size. This client does none of that.
 """
 
 import ssl
@@ -35,10 +35,11 @@ _SECONDS = 30.0
 
 
 class CallSigner:
-    """A client's key and clock, with which it signs its HTTP calls.
+    """Signs a client's HTTP calls with its private key and the server's time.
 
     The server accepts a call whose time is at most five minutes old or five seconds ahead. The
-    clocks of two machines may differ by more, so the server's responses contain its time.
+    clocks of two machines may differ by more, so the signer takes the time from the server's
+    responses.
 
     Args:
         private: The client's private key.
@@ -55,7 +56,7 @@ class CallSigner:
         self._ahead = timedelta(0)
 
     def headers(self, path: str, body: bytes) -> dict[str, str]:
-        """Return the headers that sign a call, given its path and body."""
+        """Return the HTTP headers with the signatures of a call, given the call's path and body."""
         time = (now() + self._ahead).isoformat()
         return {
             TIMESTAMP_HEADER: time,
@@ -73,14 +74,14 @@ class CallSigner:
 
 
 class Connection(FleetHttpClient):
-    """Client side of an HTTPS connection to the server's gate, for Flower's calls.
+    """Client side of an HTTPS connection to the server's gate (its proxy), for Flower's calls.
 
     Args:
         server: Host and port of the gate.
         authority: Certificate file of the server's authority.
         signer: Signs the calls.
         proxy: URL of a proxy. Environment variables for proxies and certificates are ignored.
-        on_status: Called with each response's header that states the server's progress.
+        on_status: Called for each response, with the header that states the server's progress.
     """
 
     def __init__(
@@ -117,7 +118,12 @@ class Connection(FleetHttpClient):
         return response
 
     def _post(self, path: str, body: bytes, timeout: float) -> httpx.Response:
-        """Send a POST request; raise ``ValueError`` if the response cannot be from a gate."""
+        """Send a POST request and return the response.
+
+        Raises:
+            ValueError: The response is a redirection, compressed or too large, so that it is not
+                from a gate (the server's proxy).
+        """
         headers, most = self._signing.headers(path, body), ANSWERS.get(path, SMALL)
         content = bytearray()
         with self._client.stream(

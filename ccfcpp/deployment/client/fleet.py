@@ -65,24 +65,24 @@ class StatusDisplay(Protocol):
     """Interface of a display that shows the client's status to its owner."""
 
     def print_line(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that later status texts do not replace."""
 
     def show_status(self, text: str) -> None:
-        """Show the client's status, which replaces the last one."""
+        """Show the client's status, such as "connecting", in place of the last one."""
 
     def show_progress(self, status: ServerStatus) -> None:
-        """Show the server's progress."""
+        """Show the server's progress, such as its round, in place of the last status."""
 
 
 class FleetClient:
     """A client that connects to a federation's server and lets its worker answer each request.
 
     Args:
-        server: Host and port of the gate.
+        server: Host and port of the server.
         authority: Certificate file of the server's authority.
         key: The client's private key.
         answer: Returns the response to a request; it must not raise an error.
-        display: Shows the status to the owner.
+        display: Shows the client's status to its owner.
 
     Raises:
         UsageError: The environment names a proxy that cannot be used.
@@ -125,7 +125,7 @@ class FleetClient:
                 pause = min(2 * pause, _MOST_PAUSE)
 
     def _resolve(self, show: bool) -> None:
-        """Resolve the server's host name, which may be slow; show the status if ``show``."""
+        """Resolve the server's host name, which may be slow; if ``show``, tell the owner."""
         host, _, port = self.server.rpartition(":")
         if show:
             self.display.show_status(f"resolving {host}")
@@ -135,7 +135,7 @@ class FleetClient:
             self.display.show_status(f"connecting to {self.server}")
 
     def _report_loss(self, cause: Reason, first: bool) -> None:
-        """Print why there is no connection; ``first`` if it was lost just now."""
+        """Print why there is no connection; ``first``: whether an open one was lost just now."""
         if cause == ENDED:
             self.display.print_line(f"{cause.text}; this client waits for its next one")
         else:
@@ -147,7 +147,7 @@ class FleetClient:
 
     @contextmanager
     def _connected(self) -> Iterator["_Calls"]:
-        """Register the client as online within the context, and yield its API for calls."""
+        """Register the client as online within the context; yield the calls that it can make."""
         proxy = self._proxy and self._proxy.url
         with Connection(
             self.server, self._authority, self._signing, proxy, self._show_progress
@@ -173,7 +173,7 @@ class FleetClient:
                 self._leave(client)
 
     def _show_progress(self, header: str) -> None:
-        """Show the server's progress, given a response header."""
+        """Show the server's progress, given the response header with it; ignore an invalid one."""
         status = ServerStatus.read(header)
         if status is not None and self._node is not None:
             self.display.show_progress(status)
@@ -209,11 +209,11 @@ class FleetClient:
 
 
 class _WithdrawnError(Exception):
-    """The server no longer has the message: it was for this client before a reconnection."""
+    """The server has withdrawn a message, since this client has reconnected after it was sent."""
 
 
 class _Calls:
-    """The server's fleet API, as a client that is online calls it."""
+    """The calls of Flower's fleet API with which a client fetches requests and sends replies."""
 
     def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client
@@ -221,7 +221,7 @@ class _Calls:
         self._stopped = over
 
     def next_message(self) -> tuple[Message, ObjectTree] | None:
-        """Return a message without its content, and the IDs of its parts; None if there is none.
+        """Return the next message, without content, and its parts' IDs; None if there is none now.
 
         The call is not retried, since the server delivers a message once. If the response is lost,
         the error makes this client reconnect, by which the server notices.
@@ -232,7 +232,7 @@ class _Calls:
         return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
 
     def packet_in(self, message: Message, tree: ObjectTree) -> Packet | None:
-        """Fetch the parts of a message and return its packet; None if it is not a valid one.
+        """Fetch a message's parts and return the packet in it; None if it is invalid or too large.
 
         Raises:
             _WithdrawnError: The server no longer has the message, and expects no answer.
@@ -294,7 +294,7 @@ class _Calls:
             )
 
     def _retry(self, call: Callable[[RequestT], ResponseT], request: RequestT) -> ResponseT:
-        """Make a call and return the response; retry while the server cannot be reached."""
+        """Make a call and return the response; retry for some time if the server is not reached."""
         until, pause = time.monotonic() + _PATIENCE, _PAUSE
         while True:
             try:
@@ -307,7 +307,7 @@ class _Calls:
 
 
 def _is_away(error: httpx.HTTPError) -> bool:
-    """Return whether the gate has answered that it cannot reach the server."""
+    """Return whether the gate (the server's proxy) has answered that it cannot reach the server."""
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 

@@ -1,8 +1,8 @@
 """Privacy loss (ε, δ) of a client's images, computed by the client itself.
 
 The server states the ε of a run, but the client does not rely on it: it records each sum to which
-it contributes, with the noise. If the clients add the noise in a secure sum, this record does not
-depend on the server; else the server must add the noise that it states. With
+it contributes, with the sum's noise. If the clients add the noise in a secure sum, this record does
+not depend on the server; else the server must add the noise that it states. With
 ``privacy.level = client`` a sum counts with sampling probability 1, since an observer sees which
 clients take part; with ``image`` the client samples its images itself.
 """
@@ -30,7 +30,7 @@ class SumCost:
     """Privacy cost of one noisy sum to which the client contributes.
 
     Attributes:
-        run: Token of the run.
+        run: Token (random identifier) of the run.
         noise: Standard deviation of the sum's noise, divided by its sensitivity: the most that one
             client or image can change the sum.
         sampled: Probability that an image is in the sum; 1 if privacy protects whole clients.
@@ -45,12 +45,12 @@ class SumCost:
     steps: str = ""
 
     def extends(self, before: "SumCost | None") -> bool:
-        """Return whether this sum is over the same sample as the sum sent directly before."""
+        """Return whether this sum is over the same sample as ``before``, the previous sum sent."""
         return before is not None and replace(before, follows=True) == self
 
     @staticmethod
     def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "SumCost":
-        """Return the privacy cost of a client's update in an exchange of a run, given its token.
+        """Return the privacy cost of a client's update in an exchange; ``run``: the run's token.
 
         Raises:
             ForbiddenError: The run does not state its noise, or ε cannot be computed for it.
@@ -109,7 +109,7 @@ class Spending:
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
-        """Return the ε spent in one run, given its token, or in all runs together."""
+        """Return the ε (at δ = ``delta``) spent in the run with token ``run``; None: all runs."""
         return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[SumCost]:
@@ -141,6 +141,6 @@ def epsilon_spent(parts: list[SumCost], delta: float) -> float:
             releases[-1] = Release(releases[-1].sampled, releases[-1].sums + 1)
         else:
             # A sum over an earlier sample, after other sums: the sampling gives no further privacy,
-            # since earlier sums over this sample have been format_count with it.
+            # since earlier sums over this sample have been counted with it.
             releases.append(Release(1.0 if part.follows else part.sampled, 1))
     return epsilon_of_all({noise: Counter(each) for noise, each in by_noise.items()}, delta)

@@ -38,13 +38,13 @@ class Proxy(NamedTuple):
 
 
 def find_proxy(server: str) -> Proxy | None:
-    """Return the proxy that the environment names for a server; None if there is none.
+    """Return the proxy in the environment variables for a server; None if none applies.
 
     Args:
         server: Host and port of the server, as ``HOST:PORT``.
 
     Raises:
-        UsageError: The proxy cannot be used.
+        UsageError: The variable is not a valid URL, or a package for SOCKS is missing.
     """
     host = server.rpartition(":")[0].strip("[]")
     variable = next((name for name in _VARIABLES if os.environ.get(name)), None)
@@ -70,7 +70,7 @@ def find_proxy(server: str) -> Proxy | None:
 
 
 class Reason(NamedTuple):
-    """Reason why the server cannot be reached.
+    """Reason why a client cannot reach its server.
 
     Attributes:
         text: The reason and the remedy, for the owner of the client.
@@ -131,7 +131,7 @@ _REASONS = {
 
 
 def explain(error: Exception, proxy: Proxy | None = None) -> Reason:
-    """Return the reason for a failed call to the server, directly or through a proxy."""
+    """Return why a call to the server, directly or through a proxy, has raised ``error``."""
     text, kind = str(error), type(error).__name__
     if isinstance(error, httpx.HTTPStatusError):
         answer = error.response

@@ -39,10 +39,10 @@ def save_results(
     Args:
         folder: Folder of the client's state.
         assignments: The cluster or predicted class of each image, int64 of shape (images,).
-        rows: A table row for each image: its file, cluster and confidence; empty: no table and no
-            pictures.
-        images: uint8 of shape (images, channels, height, width), or vectors of shape (images,
-            length).
+        rows: A table row for each image: its file, cluster and confidence; if empty, neither a
+            table nor pictures are saved.
+        images: The images, uint8 of shape (images, channels, height, width), or vectors of shape
+            (images, length).
         pictures: For vectors of photos, a function that loads the photos with given names.
     """
     _save(folder / _FOUND, found=assignments)
@@ -67,12 +67,12 @@ def _save(path: Path, **arrays: Tensor) -> None:
 
 
 def typical(rows: Sequence[Row]) -> Chosen:
-    """Return for each cluster the rows nearest to its centroid, or with the highest confidence."""
+    """Return, by cluster, the indices of a few rows nearest to its centroid, or most probable."""
     return _first_rows(rows, lambda row: row.get("distance", -_number(row, "probability")))
 
 
 def unsure(rows: Sequence[Row]) -> Chosen:
-    """Return for each cluster the rows of lowest confidence, or farthest from its centroid."""
+    """Return, by cluster, the indices of a few rows least probable, or farthest from centroid."""
     return _first_rows(rows, lambda row: row.get("probability", -_number(row, "distance")))
 
 

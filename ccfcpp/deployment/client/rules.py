@@ -36,9 +36,9 @@ class ForbiddenError(Exception):
 
 
 class Rules(Section):
-    """The owner's rules for a client, which the client checks before it sends anything.
+    """Rules of a client's owner, which the client checks before it sends anything.
 
-    The docstring of a rule is also the help text of its option of ``ccfcpp join``.
+    The text below each rule (field) is also the help text of its option of ``ccfcpp join``.
     """
 
     allow: tuple[Kind, ...] = ()
@@ -104,7 +104,7 @@ class Rules(Section):
 
     @property
     def floor(self) -> "Floor":
-        """The smallest protection that the owner accepts in a secure sum."""
+        """The fewest honest clients accepted in a secure sum, and the assumed colluders."""
         from ccfcpp.privacy.sums.identity import Floor
 
         return Floor(self.colluders, self.honest)
@@ -135,7 +135,7 @@ class Rules(Section):
             )
 
     def sends_class_names(self, spec: "RunSpec") -> bool:
-        """Return whether the client sends names of classes in a run; classification needs them."""
+        """Return whether the client sends class names: if counts are allowed, or to classify."""
         return "counts" in self.allow or spec.command == "classify"
 
     def check_data(self, spec: "RunSpec", samples: int, held: int, classes: int) -> None:
@@ -144,8 +144,8 @@ class Rules(Section):
         Args:
             spec: Description of the run.
             samples: Number of samples for training.
-            held: Number of all samples, with those for testing.
-            classes: Number of classes.
+            held: Number of all samples, for training and for testing.
+            classes: Number of classes in the client's labels.
 
         Raises:
             ForbiddenError: There are fewer samples than ``smallest_count``, or so many classes
@@ -163,7 +163,7 @@ class Rules(Section):
             )
 
     def fewest_images(self, spec: "RunSpec") -> int:
-        """Return the smallest number of images in any sum that the client sends in a run."""
+        """Return the fewest images in any sum that is sent; 0 if ``privacy.level`` is ``image``."""
         # With privacy.level = image sums are secure (see ``check``). A minimum would leak: a single
         # image could decide whether a sum is sent.
         if spec.privacy.level == "image":
@@ -189,7 +189,7 @@ class Rules(Section):
 
 
 def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
-    """Return the rules in a file, overridden by rules from the command line.
+    """Read an owner's rules from a file; rules from the command line override them.
 
     Args:
         path: YAML file with the fields of ``Rules``; it may be missing.

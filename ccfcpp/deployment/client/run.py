@@ -67,7 +67,7 @@ ASSIGNMENTS = "found"
 
 
 class ClientRun(ABC, Generic[Model]):
-    """Base class of a client's side of a run: its images, algorithm and work in exchanges.
+    """Base class of a client's side of a run: its data, algorithm and work in each exchange.
 
     Attributes:
         images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
@@ -88,11 +88,11 @@ class ClientRun(ABC, Generic[Model]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build the algorithm; the description of the run must be complete."""
+        """Build the algorithm, once the server has completed the run's description (``spec``)."""
 
     @abstractmethod
     def assign(self, model: Model, client: Client) -> Tensor:
-        """Return the cluster or predicted class of each test image, int64 of shape (images,)."""
+        """Return each test image's cluster or class by a model, int64 of shape (images,)."""
 
     @property
     @abstractmethod
@@ -100,15 +100,15 @@ class ClientRun(ABC, Generic[Model]):
         """Class label of each test image, int64 of shape (images,); None if there are no labels."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Write the model and its settings to a folder, for later use; by default nothing."""
+        """Write a model and its settings to a folder, for ``predict``; by default write nothing."""
         return
 
     def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:
-        """Return a table row for each image: its file and its cluster or class; by default none."""
+        """Return a table row for each image, with its file and cluster; by default no rows."""
         return []
 
     def client(self, number: int) -> Client:
-        """Return the engine's ``Client`` for this client's training images, given its number."""
+        """Return a ``Client`` of the engine with this client's training images and ``number``."""
         images = self.images.to(self.device)
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
@@ -123,7 +123,7 @@ class ClientRun(ABC, Generic[Model]):
 
         Args:
             least: Smallest number of images in any sum that is sent.
-            sends_counts: Whether contingency tables may be sent.
+            sends_counts: Whether the client may send counts of its images by class and cluster.
             guard: Protection of the client in secure sums.
         """
         privacy = self.config.section(PrivacyConfig)
@@ -137,16 +137,21 @@ class ClientRun(ABC, Generic[Model]):
         return {**works, COUNTS: Counting(self, sends_counts)}
 
     def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work in the exchanges after the last round, by name; by default none."""
+        """Return the work in each exchange after the last round, by its name; by default none."""
         return {}
 
     def check_order(self, exchange: str, number: int, index: int) -> None:
-        """Check that an exchange for evaluation, given its round and index, comes in its place.
+        """Check that an exchange for evaluation comes once, in its place after the last round.
 
         These exchanges send sums over a model's clusters; for many models they would reveal images.
 
+        Args:
+            exchange: Name of the exchange; others than those for evaluation are not checked.
+            number: Number of the round.
+            index: Position of the exchange in the round, from 0.
+
         Raises:
-            RefusedUpdateError: It is not asked for once, after the last round.
+            RefusedUpdateError: It comes at another place.
         """
         planned, last = (
             self.evaluation_exchanges[index : index + 1],
@@ -157,7 +162,7 @@ class ClientRun(ABC, Generic[Model]):
                 raise RefusedUpdateError(f"{name} comes once, after the last round")
 
     def _renumber(self, labels: Tensor) -> Tensor:
-        """Convert the client's class labels to the run's numbers for classes, by class name."""
+        """Convert the client's numbers for classes to the run's, by the classes' names."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
         own = [*map(canonical, self.data.classes)]
         if missing := [name for name in own if name not in places]:
@@ -182,7 +187,7 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
         self.images = data.values
 
     def prepare(self) -> None:
-        """Build the run's clustering system, and sort named columns into the run's order."""
+        """Build the run's clustering system; put named columns of vectors in the run's order."""
         own: tuple[str, ...] = getattr(self.data, "columns", ())
         if own != self.spec.columns:
             if set(own) != set(self.spec.columns):
@@ -194,14 +199,14 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
         self.algorithm = make_algorithm(self.problem)
 
     def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work for metrics without labels, such as silhouettes, by exchange name."""
+        """Return the work for label-free scores, by exchange; none with differential privacy."""
         if self.config.privacy.level != "none":
             return {}
         self.evaluation_exchanges = NAMES
         return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
 
     def assign(self, model: FinalMessage[Any], client: Client) -> Tensor:
-        """Return the cluster of each image, int64 of shape (images,)."""
+        """Return the cluster of each image by a model, int64 of shape (images,)."""
         return self.algorithm.assign_by_model(model.model, client)
 
     def table(
@@ -250,7 +255,7 @@ class ClassificationClient(ClientRun[ServerState]):
         self._predict = Predictor(self.algorithm.make_model, self.config, self.device)
 
     def assign(self, model: ServerState, client: Client) -> Tensor:
-        """Return the predicted class of each test image, int64 of shape (images,)."""
+        """Return the class of each test image, predicted by a model, int64 of shape (images,)."""
         weights = model.model
         if counts_exchange(self.algorithm).uses_memory:
             weights = self.algorithm.sharing.personal(weights, client.memory)
@@ -264,7 +269,7 @@ class ClassificationClient(ClientRun[ServerState]):
 
 
 class Counting(ClientWork[Model, Counts]):
-    """The client's work in the exchange ``counts``: it returns a contingency table, if allowed."""
+    """The client's work in the exchange ``counts``: to count its images by class and cluster."""
 
     def __init__(self, run: ClientRun[Model], sends_counts: bool) -> None:
         self.run = run
@@ -274,7 +279,10 @@ class Counting(ClientWork[Model, Counts]):
     def local_updates(
         self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Counts]:
-        """Return the client's contingency table; store assignments in its ``scratch``."""
+        """Assign the images; return their contingency table, or an empty one if it is not sent.
+
+        The assignments are stored in ``client.scratch``.
+        """
         (client,) = clients
         assigned = self.run.assign(message, client).cpu()
         client.scratch[ASSIGNMENTS] = assigned
@@ -285,7 +293,7 @@ class Counting(ClientWork[Model, Counts]):
 
 
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
-    """Return a client's side of a run, for clustering or classification."""
+    """Return a client's side of a run on ``data``; raise ``UsageError`` if they cannot be used."""
     if spec.command == "cluster":
         return ClusteringClient(spec, data, device)
     if not isinstance(data, ImageData):
@@ -347,7 +355,7 @@ def load_data(
 
 
 def _owner_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
-    """Return the owner's settings of columns; raise ``ForbiddenError`` if the run names others."""
+    """Return the owner's choice of columns; raise ``ForbiddenError`` if the run names others."""
     for key, usual in _COLUMNS.items():
         named = getattr(vectors, key)
         if getattr(own, key) == usual != named:

@@ -68,7 +68,7 @@ def refused_setting(
 
 @functools.cache
 def _accepted_values(command: Command) -> dict[str, set[str]]:
-    """Return the accepted values as text, by key: those of presets and of automatic settings."""
+    """Return accepted values as text, by setting: of defaults, presets and automatic settings."""
     values: dict[str, set[str]] = {}
     for tree in _known_configs(command):
         for key, value in flatten(tree):

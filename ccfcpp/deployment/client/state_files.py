@@ -25,7 +25,7 @@ class MemoryStore:
         self._device = device
 
     def load(self, run: str, version: str) -> Memory:
-        """Load a version of the memory in a run; an empty memory if ``version`` is empty.
+        """Load a version of the memory in a run; an empty memory if ``version`` is an empty text.
 
         Raises:
             LostMemoryError: The version is missing or damaged.
@@ -39,13 +39,13 @@ class MemoryStore:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def save(self, run: str, version: str, memory: Memory) -> None:
-        """Save the memory as a version, so that it survives a crash."""
+        """Save the memory in a run as a new version, in a file that survives a crash."""
         path = self._path(run, version)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(path, memory)
 
     def prune(self, run: str, *wanted: str) -> None:
-        """Delete all files except the ``wanted`` versions of the memory in one run."""
+        """Delete all versions of the memory, in all runs, except the ``wanted`` ones of one run."""
         kept = {self._path(run, version) for version in wanted if version}
         for folder in self._folder.glob("run-*"):
             if folder != self._path(run, "").parent:

@@ -1,4 +1,4 @@
-"""Signatures of clients in secure sums, checked with a roster that the authority has signed."""
+"""Signatures of clients in secure sums, checked with the roster: a signed list of their keys."""
 
 import hashlib
 import json
@@ -48,12 +48,12 @@ class KeyIdentity:
         self._context = _TITLE + context
 
     def signed(self, content: bytes) -> bytes:
-        """Return the client's ECDSA signature of ``content``: r and s, of 48 bytes each."""
+        """Return the ECDSA signature of ``content`` by this client: r and s, of 48 bytes each."""
         made = sign(self._private, self._context + content)
         return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
-        """Raise ``RefusedUpdateError`` if a signature is not by a client, given by its number."""
+        """Raise ``RefusedUpdateError`` unless client number ``client`` has signed ``content``."""
         halves = signature[:_NUMBER_BYTES], signature[_NUMBER_BYTES:]
         one, other = (int.from_bytes(half, "big") for half in halves)
         try:
@@ -69,7 +69,7 @@ class KeyIdentity:
 
 
 class Rosters:
-    """Store of the signed rosters that a client has received, for its secure sums.
+    """The rosters (signed lists of all clients' keys) that a client has received, for secure sums.
 
     Args:
         private: The client's private key.

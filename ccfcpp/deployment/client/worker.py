@@ -58,7 +58,14 @@ _UNREADABLE = "0" * 32
 
 @dataclass
 class RoundTotals:
-    """Totals of a client's work in a round ``of`` a run, for a message at the round's end."""
+    """Totals of a client's work in one round, for a message to its owner at the round's end.
+
+    Attributes:
+        of: Token of the run, and number of the round.
+        names: Names of the exchanges.
+        seconds: Time for the work.
+        sent: Number of bytes sent.
+    """
 
     of: tuple[str, int] = "", -1
     names: list[str] = field(default_factory=list)
@@ -66,7 +73,7 @@ class RoundTotals:
     sent: int = 0
 
     def line(self) -> str:
-        """Return the totals as one line of text."""
+        """Return the totals as one line of text, for the owner."""
         count = len(self.names)
         what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
         sent = bytes_in_words(self.sent)
@@ -77,13 +84,13 @@ class Worker:
     """Client side of a server's runs: it checks each request and computes the response.
 
     Args:
-        load: Loads the client's data as a run's description asks.
+        load: Loads the client's data in the form that a run's description asks for.
         folder: Folder of the client's state: memory, log and results.
         rules: The owner's rules.
         device: Device for training; None: the CPU.
         say: Shows the owner a message.
         server: Host and port of the server, for the log.
-        rosters: Store of signed rosters; None: the client refuses secure sums.
+        rosters: Signed lists of all clients' keys; None: the client refuses secure sums.
     """
 
     def __init__(
@@ -139,7 +146,7 @@ class Worker:
         return Packet(response.to_json(), payload)
 
     def _log_answer(self, request: Request, response: Response, sent: int) -> None:
-        """Write the request and its response to the owner's log, before the response is sent."""
+        """Log a request and its response before it is sent; ``sent``: bytes of the payload."""
         spec, kinds, privacy = request.spec, tuple[Kind, ...](), PrivacyConfig()
         with suppress(UsageError):  # A run with invalid settings sends nothing.
             kinds, privacy = spec.kinds, spec.privacy
@@ -180,7 +187,7 @@ class Worker:
         return self.rosters
 
     def _safeguard(self, request: Request) -> Safeguard:
-        """Return this client's protection in the secure sums of a request's run."""
+        """Return what protects this client in the secure sums of a request's run, if it has any."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
         run = request.run, request.spec, request.client
@@ -267,7 +274,7 @@ class Worker:
         )
 
     def _record_privacy(self, request: Request, work: ClientWork[object, object]) -> None:
-        """Record the privacy cost of the sum that a request asks for, before it is computed."""
+        """Record the privacy cost of the noisy sum, if any, that the client is about to compute."""
         privacy, rules = request.spec.privacy, self.rules
         if privacy.level != "none" and isinstance(work, SendsParts):
             part = SumCost.of(request.run, privacy, work.work.exchange)
@@ -303,7 +310,10 @@ class Worker:
         return update, remembers
 
     def _activate(self, request: Request) -> "_ActiveRun":
-        """Return the client's side of a request's run; it is built anew if the run has changed."""
+        """Return the client's side of a request's run.
+
+        It is built anew if the run or its settings changed, or if the server restarted or rewound.
+        """
         active = self._active
         now = request.round, request.index
         # A server that resumes from a checkpoint may send a different model of the same version.
@@ -320,7 +330,7 @@ class Worker:
         return active
 
     def _load(self, spec: RunSpec) -> AnyData:
-        """Load the data for a run, and tell the owner how the files were read."""
+        """Load the data for a run; tell the owner how files were read, and list those left out."""
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
@@ -333,10 +343,10 @@ class Worker:
 
 
 class _ActiveRun:
-    """What a client has built for the current run.
+    """A client's side of the current run: what it has built for it, and how far it has come.
 
     Attributes:
-        reached: Round, and index in the round, of the last request.
+        reached: Round of the last request, and index of its exchange in the round.
     """
 
     def __init__(
@@ -372,7 +382,7 @@ def _check_shape(run: ClientRun[object]) -> None:
 
 
 def _describe(request: Request) -> str:
-    """Return a few words about a request, for the owner."""
+    """Return a few words that name a request in messages to the owner."""
     if request.kind == "hello":
         return f"{printable(request.spec.method)} asks for the images' facts"
     return f"round {request.round + 1}, {printable(request.exchange)}"

@@ -87,7 +87,7 @@ def check_signature(key: PublicKey, signature: bytes, content: bytes) -> None:
 
 
 def new_key() -> PrivateKey:
-    """Generate a private key."""
+    """Generate a private key on the curve P-384."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
@@ -113,7 +113,7 @@ def client_pem(key: PrivateKey, passphrase: str | None = None) -> bytes:
 
 
 def is_encrypted(file: Path) -> bool:
-    """Return whether a private key file is encrypted (PKCS #8), so that it needs a passphrase."""
+    """Return whether the private key in a file is encrypted (PKCS #8) and needs a passphrase."""
     return file.read_bytes().startswith(_ENCRYPTED)
 
 
@@ -122,7 +122,7 @@ def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
 
     Args:
         file: The key file.
-        passphrase: Passphrase of an encrypted key; None: it is asked for.
+        passphrase: Passphrase of an encrypted key; None: the user is asked for it.
 
     Raises:
         UsageError: The passphrase is wrong, or the file holds no elliptic-curve key.
@@ -162,7 +162,10 @@ def server_certificate(
     authority: Certificate,
     authority_key: PrivateKey,
 ) -> Certificate:
-    """Return a certificate for a server's public key and hosts, signed by the authority."""
+    """Return a certificate for a server's public key and hosts, signed by the authority.
+
+    It is valid for ``days`` days, but at most as long as the authority's certificate.
+    """
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     names = [x509.DNSName(it) if isinstance(it, str) else x509.IPAddress(it) for it in hosts]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
@@ -181,7 +184,8 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     """Read the certificate and the private key of the authority in a folder.
 
     Raises:
-        UsageError: A file is missing or damaged, the two do not match, or it has expired.
+        UsageError: A file is missing or damaged, the two do not match, or the certificate has
+            expired.
     """
     key_file, file = folder / "ca.key", folder / "ca.crt"
     try:
@@ -221,7 +225,7 @@ def read_certificate(file: Path) -> Certificate:
 
 
 def hosts_of(certificate: Certificate) -> list[str]:
-    """Return the DNS names and IP addresses for which a server's certificate is valid."""
+    """Return the DNS names and IP addresses for which a certificate is valid; may be empty."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -232,7 +236,7 @@ def hosts_of(certificate: Certificate) -> list[str]:
 
 
 def check_server(file: Path, authority: Path) -> str:
-    """Check that a server's certificate, in a file, is valid and signed by the authority's.
+    """Check that the server's certificate in ``file`` is valid and signed by that in ``authority``.
 
     Returns:
         A warning for the owner if the certificate expires soon; else an empty string.
@@ -265,7 +269,7 @@ def is_signed_by(certificate: Certificate, authority: Certificate) -> bool:
 def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, public: PublicKey, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return the builder of a certificate, with the fields of both authority and server."""
+    """Return the builder of a certificate, with the fields that all certificates here have."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

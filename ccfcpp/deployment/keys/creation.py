@@ -73,7 +73,7 @@ def make_server(folder: Path, host: str, days: int, passphrase: str | None = Non
         host: DNS name or IP address by which clients reach the server. The certificate also
             includes this machine's local names.
         days: Days for which the certificate is valid; at most as long as the authority's.
-        passphrase: Passphrase of the server's key; None: it is not encrypted.
+        passphrase: Passphrase of the server's key; None: the key is not encrypted.
 
     Returns:
         When the certificate expires.
@@ -112,7 +112,7 @@ def renew_server(folder: Path, days: int) -> datetime:
 
 
 def make_client(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, Path]:
-    """Create a client's key pair, by which the server recognises it.
+    """Create a client's key pair in a folder of keys; by it the server recognises the client.
 
     Returns:
         The paths of the private and of the public key.
@@ -137,7 +137,7 @@ def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
 
 
 def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
-    """Return the roster signed by the authority, which a server needs for secure sums.
+    """Return the signed roster (the clients' public keys), which a server needs for secure sums.
 
     If the signed file is missing or lists other clients, the roster is signed again, provided that
     the authority's key lies in the folder.
@@ -166,7 +166,7 @@ def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
 def _read_signed(
     path: Path, keys: Mapping[str, PublicKey], authority: Certificate
 ) -> SignedRoster | None:
-    """Read a signed roster from a file; return None if it is missing, invalid or outdated."""
+    """Read a signed roster from a file; None if it is missing, invalid or not of these ``keys``."""
     if not path.is_file():
         return None
     try:

@@ -46,7 +46,7 @@ def private_path(folder: Path, name: str) -> Path:
 
 
 def public_path(roster: Path, name: str) -> Path:
-    """Return the path of a client's public key on a roster."""
+    """Return the path of a client's public key in a roster, the folder of public keys."""
     return roster / f"{name}{PUBLIC_SUFFIX}"
 
 

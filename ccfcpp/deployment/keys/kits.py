@@ -93,9 +93,9 @@ def make_kit(
     wheel: Path | None = None,
     constraints: Path | None = None,
 ) -> Path:
-    """Create a client's key, put it on the roster, and write a kit for its site.
+    """Create a client's key, put its public key on the roster, and write a kit for its site.
 
-    The private key is only in the kit, encrypted.
+    The kit is a zip file with all that the site needs. Only it has the private key, encrypted.
 
     Args:
         folder: Folder of the authority's certificate and of the roster; if the server's certificate

@@ -27,7 +27,7 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Create the keys that are missing for an authority, a server and some clients."""
+    """Create the missing keys of an authority, a server and ``clients`` clients, in one folder."""
     # The import is slow, and the help of commands needs only the constants above.
     from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
@@ -42,7 +42,11 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Within the context, lock a client's key that no other process uses, and yield its path."""
+    """Within the context, lock a client's key that no other process uses, and yield its path.
+
+    Raises:
+        UsageError: There are no keys in the folder, or all are in use.
+    """
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )

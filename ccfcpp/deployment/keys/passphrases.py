@@ -1,4 +1,4 @@
-"""Passphrases of private keys, from the terminal or from a file."""
+"""Passphrases of private keys, from the terminal or a file (``CCFCPP_PASSPHRASE_FILE``)."""
 
 import getpass
 import os
@@ -13,7 +13,7 @@ _MOST_BYTES = 1000
 
 
 def read_passphrase(key: Path) -> str:
-    """Return the passphrase of an encrypted key, from the file or typed by the user.
+    """Return the passphrase of an encrypted key file, from the passphrase file or the terminal.
 
     Raises:
         UsageError: There is neither a file nor a terminal, or the passphrase is empty or too long.
@@ -23,7 +23,10 @@ def read_passphrase(key: Path) -> str:
 
 
 def new_passphrase(key: str) -> str:
-    """Return a passphrase for a new key, from the file or typed twice by the user.
+    """Return a passphrase for a new key, from the passphrase file or typed twice.
+
+    Args:
+        key: What to call the key in the question to the user.
 
     Raises:
         UsageError: As for ``read_passphrase``, or the two typed passphrases differ.
@@ -37,7 +40,7 @@ def new_passphrase(key: str) -> str:
 
 
 def _read_file() -> str | None:
-    """Return the first line of the file named by ``CCFCPP_PASSPHRASE_FILE``; None if not set."""
+    """Return the first line of the file that ``CCFCPP_PASSPHRASE_FILE`` names; None if not set."""
     if not (name := os.environ.get(FILE)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Requests with which a client asks to be put on a roster, or to replace its key there.
+"""Requests of clients to be put on a roster (the admitted public keys), or to renew a key there.
 
 A request is a file with the client's name and public key, signed by its private key: nobody
 else can ask for that key. A request to replace a key is also signed by the old key.
@@ -40,12 +40,12 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class RosterRequest:
-    """A client's request to be put on the roster.
+    """A client's request to put its public key on the roster, the list of admitted clients.
 
     Attributes:
         name: The client's name.
         key: The client's new public key.
-        before: Signature by the old key that the new one replaces; empty if there is no old key.
+        before: Signature by the old key, which the new one replaces; empty if there is no old key.
     """
 
     name: str
@@ -75,13 +75,13 @@ class RosterRequest:
 
     @staticmethod
     def encode(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
-        """Return a request as the content of a file, signed by the new and the old private key."""
+        """Return a request as bytes, signed by the new ``key`` and the old one, ``before``."""
         line = roster_line(name, key.public_key()).encode()
         signatures = [sign(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
 
     def replaces(self, key: PublicKey) -> bool:
-        """Return whether the owner of an old key has signed this request, to replace that key."""
+        """Return whether the old key ``key``, which this request would replace, has signed it."""
         try:
             check_signature(key, self.before, _TITLE + roster_line(self.name, self.key).encode())
         except InvalidSignature:
@@ -90,7 +90,7 @@ class RosterRequest:
 
 
 def fingerprint(key: PublicKey) -> str:
-    """Return a short hash of a key, 20 hexadecimal digits, for two people to compare by voice."""
+    """Return a short hash of a public key, 20 hexadecimal digits, to compare over the telephone."""
     digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
@@ -104,7 +104,7 @@ def _decode_base64(text: bytes) -> bytes:
 
 
 def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
-    """Write a client's request to be put on a roster; create its key if it has none.
+    """Write a client's request to be put on a roster; create its key in ``folder`` if it has none.
 
     Returns:
         The request's file, and the fingerprint of the key.
@@ -151,7 +151,7 @@ def _write_request(
 
 
 def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
-    """Accept the request in a file: write the client's public key to the roster's folder.
+    """Accept the request in a file: write the client's public key to the folder ``roster``.
 
     Returns:
         The request, and the client's public key file in the roster.
@@ -180,7 +180,7 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
 
 def take_off_roster(name: str, roster: Path) -> Path:
-    """Remove a client from a roster: rename its key file to ``NAME.pub.revoked``, and return it.
+    """Remove a client from a roster: rename its key file to ``NAME.pub.revoked``; return its path.
 
     Raises:
         UsageError: The client is not on the roster.

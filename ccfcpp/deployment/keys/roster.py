@@ -33,7 +33,7 @@ class SignedRoster:
     """All clients of a federation with their public keys, signed by the authority.
 
     Attributes:
-        keys: Public keys by the client's name. The position in this order is the client's number.
+        keys: Public key of each client by its name. Its position here is the client's number.
         content: Content of the file: a line with the signature, and a line for each client.
     """
 
@@ -65,7 +65,7 @@ class SignedRoster:
 
     @staticmethod
     def sign(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
-        """Sign public keys, given by the client's name, with the authority's private key."""
+        """Sign clients' public keys, given by name, with the authority's private key."""
         body = "".join(f"{roster_line(name, key)}\n" for name, key in keys.items()).encode()
         signature = base64.b64encode(sign(authority, _TITLE + body))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
@@ -77,18 +77,18 @@ class SignedRoster:
 
 
 def signed_file(roster: Path) -> Path:
-    """Return the path of the signed file of a roster, given by its folder."""
+    """Return the path of a roster's signed file, beside the folder ``roster``."""
     return roster.with_name(f"{roster.name}.signed")
 
 
 def public_file(name: str, key: PublicKey) -> bytes:
-    """Return the content of a client's public key file: the key in OpenSSH's format, and name."""
+    """Return the content of a public key file: key in OpenSSH's format, and the client's name."""
     text = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return b"%s %s\n" % (text, name.encode())
 
 
 def roster_names(folder: Path) -> set[str]:
-    """Return the names of the clients on a roster, without reading their keys.
+    """Return the names of the clients in a roster's folder, without reading their keys.
 
     Raises:
         OSError: The roster cannot be read.
@@ -98,7 +98,7 @@ def roster_names(folder: Path) -> set[str]:
 
 
 def read_roster_key(folder: Path, name: str) -> bytes:
-    """Read the public key of one client on a roster, in PEM format as in ``read_roster``.
+    """Read the public key of one client from a roster's folder; return it in PEM format.
 
     Raises:
         UsageError: The file cannot be read, or holds no key on the curve P-384.
@@ -107,7 +107,7 @@ def read_roster_key(folder: Path, name: str) -> bytes:
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
-    """Read the public keys of the clients on a roster, from files ``NAME.pub``.
+    """Read the public keys of all clients from a roster's folder, with files ``NAME.pub``.
 
     Returns:
         The keys by the client's name, sorted by name, in PEM format (``SubjectPublicKeyInfo``), as
@@ -126,7 +126,7 @@ def _as_pem(key: PublicKey) -> bytes:
 
 
 def roster_keys(folder: Path) -> dict[str, PublicKey]:
-    """Read the keys of ``read_roster`` as key objects, with the same errors."""
+    """Read all clients' keys from a roster's folder, by name; errors as in ``read_roster``."""
     if not folder.is_dir():
         raise UsageError(
             f"there is no roster {folder}: make a folder, and put the clients' .pub files there"
@@ -163,7 +163,7 @@ def _read_key(path: Path) -> PublicKey:
 
 
 def _format_key(key: PublicKey) -> str:
-    """Return a public key as base64 on one line."""
+    """Return a public key as base64 of its compressed point (X9.62), on one line."""
     point = key.public_bytes(
         serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
     )

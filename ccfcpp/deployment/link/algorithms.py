@@ -1,4 +1,4 @@
-"""What server and clients both build from a run's description: its algorithm and an exchange.
+"""What server and clients both build for a run: its algorithm, and the exchange ``counts``.
 
 Scores need class labels, which only clients have. So in the exchange ``counts`` each client counts
 its images by class and cluster, and sends the contingency table.
@@ -46,7 +46,7 @@ AnyAlgorithm = ClusteringAlgorithm[Any] | FederatedClassification
 
 
 def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
-    """Return the exchange in which clients receive the model and send a contingency table."""
+    """Return the exchange in which clients receive the model and may send a contingency table."""
     if isinstance(algorithm, FederatedClassification):
         # A personalised classifier has some of its layers in each client's local state (memory).
         personal = CLASSIFIERS[algorithm.config.method].personal
@@ -55,7 +55,7 @@ def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
-    """Return a run's clustering problem: its configuration, data shape and number of clusters."""
+    """Return a run's clustering problem: configuration, shape of the data, number of clusters."""
     noisy = config.privacy.level != "none"
     rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)

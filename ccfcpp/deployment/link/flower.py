@@ -1,4 +1,4 @@
-"""Conversion between packets and Flower's records."""
+"""Conversion between packets (a header and a payload, as bytes) and Flower's records."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -11,12 +11,12 @@ _HEADER, _PAYLOAD, _FILE = "head", "payload", "file"
 
 
 def payload_record(payload: bytes) -> ArrayRecord:
-    """Return a payload as one array in Flower's record; many arrays would be ten times slower."""
+    """Return a payload as one array in a record of Flower; many arrays would be much slower."""
     return ArrayRecord({_FILE: Array("uint8", (len(payload),), "safetensors", payload)})
 
 
 def to_records(header: bytes, payload: ArrayRecord) -> RecordDict:
-    """Return the content of Flower's message: a record with the header, and the payload's record.
+    """Return the content of a message of Flower: the header's record and the payload's record.
 
     They are separate, so that a payload for many clients is stored once.
     """

@@ -70,18 +70,18 @@ class Request(_Header):
     Attributes:
         kind: ``hello`` asks for facts on the client's images; ``work`` asks for its update in an
             exchange.
-        run: Token of the run; a resumed run keeps it.
-        nonce: The response must repeat it.
+        run: Token (random identifier) of the run; a resumed run keeps it.
+        nonce: Random token of this request, which the response must repeat.
         spec: Description of the run.
         client: Number of the client, which seeds its random numbers.
         exchange: Name of the exchange.
         round: Number of the round, from 0.
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
-        samples: Number of samples of all clients that are asked, as in ``Task``.
+        samples: Number of samples of all clients that are asked; 0 if it is secret.
         session: How often the server was restarted in this run.
         remembered: Version of the client's local state (memory) to start from; empty: none.
-        kept: Version of it in the server's last checkpoint, which a resumed run starts from.
+        kept: Version of the memory in the server's last checkpoint, from which a run is resumed.
     """
 
     kind: Literal["hello", "work"]
@@ -101,7 +101,7 @@ class Request(_Header):
 
     @property
     def version(self) -> str:
-        """Name for the version of the client's memory after this exchange.
+        """Name for the version of the client's memory (local state) after this exchange.
 
         It contains the nonce, so that a repeated round gets a new version.
         """
@@ -114,10 +114,11 @@ class Response(_Header):
     Attributes:
         nonce: The request's nonce.
         status: ``done``; ``refused``: the algorithm has no update, for the stated reason;
-            ``forbidden``: the owner does not allow it; ``lost``: the requested version of the
-            memory is missing; ``failed``: any other error, which only the client's log explains.
+            ``forbidden``: the client's owner does not allow it; ``lost``: the requested version of
+            its memory is missing; ``failed``: another error, which only the client's log explains.
         reason: The reason in one line; empty for ``failed``, since an error may quote private data.
-        remembers: Whether the client has saved its memory as the request's ``version``.
+        remembers: Whether the client has saved its memory (local state) under the request's
+            ``version``.
         facts: Facts on the client's images, in the response to ``hello``.
     """
 
@@ -141,7 +142,7 @@ class Response(_Header):
 
     @property
     def why(self) -> str:
-        """The reason why there is no update, as text for the server's log."""
+        """The reason why the client has sent no update, as text for the server's log."""
         if self.status == "lost":
             return "what it remembered is gone: it starts anew"
         if self.status in ("refused", "forbidden"):
@@ -156,7 +157,7 @@ def printable(text: str) -> str:
 
 
 def serialize(payload: object) -> bytes:
-    """Return a dataclass of tensors and numbers as the bytes of a safetensors file."""
+    """Return ``payload``, a dataclass of tensors and numbers, as bytes of a safetensors file."""
     # Tensors may share storage, which safetensors refuses: each is copied.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -166,7 +167,7 @@ def serialize(payload: object) -> bytes:
 
 
 def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
-    """Return the dataclass in a safetensors file that ``serialize`` has made.
+    """Return the object of dataclass ``kind`` in a safetensors file made by ``serialize``.
 
     Raises:
         MessageError: The file is too large, cannot be read, or has other fields.
@@ -189,7 +190,7 @@ def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
 
 
 def _check_names(content: bytes) -> None:
-    """Raise ``MessageError`` if the list of tensors is too long or contains a name twice."""
+    """Raise ``MessageError`` if a safetensors file lists too many tensors, or a name twice."""
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     if length > _MOST_NAMES_BYTES:
         raise MessageError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")

@@ -1,4 +1,4 @@
-"""Packets, and the interface that carries them between server and clients."""
+"""Packets (the bytes of requests and responses), and the interface that delivers them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Link(Protocol):
     """Interface with which the server sends packets to clients and receives the responses."""
 
     def online(self) -> Mapping[str, int]:
-        """Return the node ID of each client that is online, by the client's name."""
+        """Return the ID (of Flower's node) of each client that is online, by the client's name."""
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
         """Send a packet to a client.
@@ -51,7 +51,10 @@ class Link(Protocol):
         """
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the response to the packet of a ticket; None if it has not arrived yet."""
+        """Return the response to the packet that was sent with a ticket.
+
+        It is None if the response has not arrived yet, and ``Undelivered`` if it never will.
+        """
 
 
 class NoClients:

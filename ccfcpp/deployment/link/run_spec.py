@@ -1,4 +1,4 @@
-"""The description of a run, from which clients build their side of it."""
+"""The description of a run, from which each client builds its side of the run."""
 
 from typing import Annotated, Literal
 
@@ -78,7 +78,7 @@ class RunSpec(Section):
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Shape of a contingency table: (classes, clusters), or (classes, classes)."""
+        """Shape of a contingency table: (classes, clusters), or (classes, predicted classes)."""
         return len(self.classes), self.clusters or len(self.classes)
 
     @property
@@ -90,14 +90,14 @@ class RunSpec(Section):
             raise UsageError("what the run does for privacy cannot be read") from error
 
     def with_noise(self, noise: float) -> "RunSpec":
-        """Return a copy with ``privacy.noise`` set to the standard deviation of the noise."""
+        """Return a copy with ``privacy.noise`` set to ``noise``: deviation over sensitivity."""
         settings = self.config.get("privacy")
         privacy = {**(settings if isinstance(settings, dict) else {}), "noise": noise}
         return self.model_copy(update={"config": {**self.config, "privacy": privacy}})
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of data that a client sends in this run, which its owner must allow."""
+        """The kinds of data, such as models, that clients send in this run if owners allow it."""
         kinds: tuple[Kind, ...] = ("models", "classes")
         if self.command == "cluster":
             if self.method not in METHODS:
@@ -114,7 +114,7 @@ class RunSpec(Section):
 
 
 class Facts(Section):
-    """Facts on a client's images, which it sends to the server before a run.
+    """Facts on a client's images or vectors, which it sends to the server before a run.
 
     Attributes:
         samples: Number of images for training.
@@ -125,7 +125,7 @@ class Facts(Section):
         encoder: Content hash of the encoder that made its vectors; empty if unknown.
         skipped: Number of files that are left out because they cannot be read or are no images.
         classes: Names of its classes, if it has labels and its owner allows to send their names.
-        counts: Whether it will send contingency tables of classes and clusters.
+        counts: Whether it will send tables that count its images by class and cluster.
     """
 
     samples: Size

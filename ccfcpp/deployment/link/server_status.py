@@ -1,4 +1,4 @@
-"""Progress of a server, sent to clients in a header of each response, and to its operator."""
+"""Progress of a server, sent to clients in a header of each response, and to the operator."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ class ServerStatus(Section):
     Attributes:
         phase: ``waiting`` for clients; ``training``; or ``ending``, when the last round is over.
         there: Number of connected clients, while the server waits.
-        wanted: Number of clients that it waits for.
+        wanted: Number of clients that the server waits for.
         round: Number of the round, from 0.
         rounds: Number of rounds.
         left: Estimated time for all remaining rounds, in seconds; None if unknown.
@@ -39,7 +39,7 @@ class ServerStatus(Section):
 
     @staticmethod
     def read(text: str) -> "ServerStatus | None":
-        """Parse the value of the header; return None if it is not valid."""
+        """Parse a status from the value of its response header; return None if it is not valid."""
         if len(text) > _MOST_LETTERS:
             return None
         try:

@@ -26,12 +26,13 @@ class Admission:
         names: Names of all clients that may take part.
         least: Smallest number of clients that must take part; None: all that can.
         observer: Notified of each client.
-        required: Facts whose type of samples all clients must match; None: the majority decides.
+        required: Facts whose type of samples (images, or vectors of some length and encoder) all
+            clients must match; None: the majority decides.
         classes: All classes that a client may have; None: any.
 
     Attributes:
         facts: Facts of the clients that can take part, by name.
-        refused: Names of the clients that cannot.
+        refused: Names of the clients that cannot take part.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Admission:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough clients have answered for the run to begin.
+        """Whether enough suitable clients have answered for the run to begin.
+
+        Those whose type of samples differs from the majority's are refused here.
 
         Raises:
             UsageError: The run can never begin, since too many clients are refused.
@@ -72,11 +75,11 @@ class Admission:
         return False
 
     def record_answer(self, name: str, request: Request, packet: Packet) -> None:
-        """Record a client's response to the handshake; refuse the client if it is not suitable.
+        """Record a client's facts from its response; refuse the client if they are not suitable.
 
         Args:
             name: The client's name.
-            request: The request that it answers.
+            request: The request for facts, which the response answers.
             packet: The response.
         """
         try:
@@ -147,7 +150,7 @@ class Admission:
 
 
 def _sample_type(facts: Facts) -> tuple[object, ...]:
-    """Return the properties of samples that all clients of a run must have in common."""
+    """Return the properties of samples in which all clients of a run must agree."""
     return facts.unit, facts.encoder, facts.length, frozenset(facts.columns)
 
 

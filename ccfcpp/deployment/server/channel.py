@@ -21,8 +21,8 @@ class Timeouts:
     Attributes:
         answer: Time limit for the responses to a task.
         poll: Time between checks for a response.
-        grace: Further time until a late response is given up. Until then its client counts as busy
-            and gets no other request.
+        grace: Further time until the server gives up a late response. Until then its client counts
+            as busy and gets no other request.
         linger: Time after the last round in which late clients can still get the final model.
     """
 
@@ -33,12 +33,12 @@ class Timeouts:
 
     @property
     def life(self) -> float:
-        """Time from the request until its response is given up, in seconds."""
+        """Time from a request until the server gives up its response, in seconds."""
         return self.answer + self.grace
 
 
 class Observer:
-    """Callbacks for events of a server's clients; here they do nothing."""
+    """Callbacks for events of a server's clients; in this base class they do nothing."""
 
     def on_answer(self, name: str, line: str) -> None:
         """Handle a message about a client, such as why it cannot take part."""

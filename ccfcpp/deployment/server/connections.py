@@ -1,4 +1,4 @@
-"""Limits for the gate's connections: their number, and the time until a request arrives.
+"""Limits for connections to the gate (the server's proxy): their number, and time for a request.
 
 uvicorn has neither limit: it waits for the header of a request without a timeout, and a connection
 without TLS handshake occupies a file descriptor for a minute. So connections are accepted here.
@@ -25,10 +25,10 @@ _FULL = 0.1
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits for the gate's connections.
+    """Limits for the clients' connections to the gate, the server's reverse proxy.
 
     Attributes:
-        connections: Largest number of connections; fewer if the process may not open so many files.
+        connections: Largest number of connections; lower if the process may open too few files.
         from_one: Largest number of connections from one address.
         patience: Time limit for a TLS handshake and for the header of each request, in seconds.
     """
@@ -39,7 +39,7 @@ class ConnectionLimits:
 
 
 class ConnectionLimiter:
-    """Acceptor of connections, with limits, for a uvicorn server that does not listen itself."""
+    """Accepts connections, within limits, for a uvicorn server that does not listen itself."""
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
         self.server = server
@@ -99,6 +99,8 @@ class ConnectionLimiter:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with a deadline for the header of each request.
 
+    After ``patience`` seconds the connection is closed. When it has ended, ``end`` is called.
+
     Attributes:
         made: Whether the connection was established.
     """
@@ -135,7 +137,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Start the deadline when a header is first awaited; cancel it when that is complete."""
+        """Start the deadline if a request's header is awaited; cancel it once that is complete."""
         if self.conn.their_state is not h11.IDLE:
             self._cancel_deadline()
         elif self._deadline is None:

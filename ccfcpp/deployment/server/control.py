@@ -35,9 +35,13 @@ Answer = Callable[[str], Json]
 def serve_control(run: Path, answer: Answer) -> Iterator[Path]:
     """Answer an operator's requests, over a socket in the run's folder, within the context.
 
+    Args:
+        run: Folder of the run; created if it is missing.
+        answer: Returns the answer to one of ``REQUESTS``.
+
     Yields:
-        The server's folder, inside the run's. If no run has begun at the end, both folders are
-        deleted.
+        The server's folder, inside the run's. If no run has begun by the end of the context, both
+        folders are deleted.
 
     Raises:
         UsageError: A server is running in this folder already, or the folder cannot be written.
@@ -89,7 +93,7 @@ def _listen(folder: Path, answer: Answer) -> Iterator[None]:
 
 
 def ask(run: Path, request: str) -> Json:
-    """Send one of ``REQUESTS`` to the server of a run, and return its answer.
+    """Send one of ``REQUESTS`` to the server of the run in folder ``run``; return its answer.
 
     Raises:
         UsageError: No server is running in the folder ``run``, or it does not answer.
@@ -112,7 +116,7 @@ def ask(run: Path, request: str) -> Json:
 
 
 def _hint(paths: RunPaths) -> str:
-    """Return a hint for the operator on a folder in which no server is running."""
+    """Return what the operator can do with a folder in which no server is running."""
     run = paths.path
     if paths.summary.is_file():
         return f"its run has ended; ccfcpp report {run} shows it"
@@ -131,7 +135,7 @@ def _is_answered(run: Path) -> bool:
 
 @contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """Yield a path of the folder's socket that is short enough for the system."""
+    """Yield a path of the socket in a folder that is short enough for the system."""
     path = str(folder / _SOCKET)
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield path

@@ -1,4 +1,4 @@
-"""Enrolment of clients in a run: before it begins, when it is resumed, and during the run."""
+"""Admission of clients to a run: before it begins, when it is resumed, and during the run."""
 
 import math
 import time
@@ -31,10 +31,15 @@ def enrol(
     least: int | None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
-    """Ask clients for facts on their images until ``least`` can take part; return the enrolment.
+    """Ask clients for facts on their images until enough can take part; return who takes part.
 
-    With ``least=None`` it waits for all that can take part. Clients are numbered in the order of
-    ``names``. With secure sums the signed roster is sent to each client.
+    Args:
+        channel: Connection to the clients.
+        config: Configuration of the run.
+        command: ``cluster`` or ``classify``.
+        names: Names of all clients, in the order of their numbers.
+        least: Number of clients to wait for; None: all that can take part.
+        roster: For secure sums: the signed roster, which is sent to each client.
     """
     spec = first_spec(command, config.model_dump(mode="json"))
     if roster is not None:
@@ -44,7 +49,7 @@ def enrol(
 
 
 def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
-    """Wait until ``least`` clients of a resumed run are online again; None: all of them."""
+    """Wait until ``least`` clients of a resumed run (None: all) are online again."""
     names = [member.name for member in enrolment.members]
     wanted = min(least or len(names), len(names))
     known: set[str] = set()
@@ -59,7 +64,7 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
 
 
 class Enroller:
-    """The server's side of the handshake: it asks new clients for facts, and adds them to a run.
+    """Asks new clients for facts on their images, and adds those that are suitable to a run.
 
     Args:
         channel: Connection to the clients.
@@ -67,7 +72,7 @@ class Enroller:
         config: Configuration of the run.
         admitted: Names of all clients on the roster; a client's number is its position here, unless
             another client has that number.
-        on_growth: Called with the new enrolment when clients have joined.
+        on_growth: Called with the larger enrolment when clients have joined.
         roster: For secure sums: the signed roster, which is sent to each client.
         least: Number of clients that ``gather`` waits for; None: all that can take part.
 
@@ -123,7 +128,7 @@ class Enroller:
         return enrolment
 
     def enrol_newcomers(self) -> Enrolment | None:
-        """Handle new clients without waiting; return the larger enrolment, None if unchanged."""
+        """Ask new clients, without waiting; return the larger enrolment, None if none joined."""
         if not self.names:
             return None
         self._poll_clients()
@@ -137,7 +142,7 @@ class Enroller:
         return self.enrolment
 
     def _poll_clients(self) -> None:
-        """Ask clients that are newly online, and process the responses that have arrived."""
+        """Ask clients that are newly online for facts; process the responses that have arrived."""
         self._ask()
         for name, (request, ticket, since) in list(self._asked.items()):
             answer, seconds = self._channel.link.pull(ticket), time.monotonic() - since
@@ -163,7 +168,7 @@ class Enroller:
                 self._asked[name] = request, ticket, time.monotonic()
 
     def _enrolment_with(self, new: Mapping[str, Facts]) -> Enrolment:
-        """Return the enrolment with new clients, given their facts by name."""
+        """Return the enrolment with the clients ``new``, given their facts by name."""
         before = self.enrolment
         spec, members = before.spec, {member.id: member for member in before.members}
         for name, facts in new.items():
@@ -191,7 +196,7 @@ class Enroller:
 def _shared_settings(
     spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig
 ) -> Tree:
-    """Return the fields of a run's description that its first clients determine, by name."""
+    """Return the fields of a run's description that follow from its first clients' facts."""
     first = known[0]
     shape: tuple[int, ...] = (first.length,)
     if not first.length:
@@ -217,7 +222,7 @@ def _may_join(spec: RunSpec, roster: "SignedRoster | None") -> bool:
 
 
 def _required_facts(spec: RunSpec) -> Facts:
-    """Return facts that a new client of the run must match."""
+    """Return facts whose kind of samples, columns and encoder a new client must match."""
     length = spec.image_shape[0] if spec.unit == "vector" else 0
     encoder = spec.config.get("data", {}).get("encoder_hash") or ""
     own = {"columns": spec.columns, "encoder": encoder, "classes": spec.classes}

@@ -30,11 +30,11 @@ class Enrolment:
     """The clients of a run and its description, as saved for resuming the run.
 
     Attributes:
-        run: Token of the run, by which clients find their local state (memory).
+        run: Token (random identifier) of the run, by which clients find their local state.
         spec: Description of the run.
         members: The clients.
-        seconds: Time of the fastest response in the handshake, in seconds.
-        skipped: Number of files that the clients leave out.
+        seconds: Time of the fastest client's response to the first request, in seconds.
+        skipped: Number of files that the clients have left out, such as unreadable ones.
         known: If the run continues a finished one: the number of its clients; else 0.
         sessions: How often the run was resumed.
     """
@@ -54,7 +54,7 @@ class Enrolment:
         return len(self.members) == self.known
 
     def with_config(self, config: RunConfig) -> "Enrolment":
-        """Return a copy with the description of another configuration."""
+        """Return a copy whose description of the run has another configuration."""
         sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 

@@ -1,4 +1,4 @@
-"""Evaluation of a run whose images are on other machines, by contingency tables.
+"""Evaluation of a run whose images are on other machines, by the clients' contingency tables.
 
 Scores need class labels, which only clients have. So clients count their images by class and
 cluster, or by class and predicted class, and send these tables.
@@ -64,7 +64,7 @@ class CountsEvaluator(Evaluator[Any]):
         self._members, self._absent, self._skipped = members, absent, skipped
 
     def describe(self) -> Json:
-        """Return the setting of the run, for ``summary.json``."""
+        """Return facts on the run's method, data and clients, for ``summary.json``."""
         config, algorithm = self.config, self.algorithm
         setting = {
             "method": config.method,
@@ -94,7 +94,7 @@ class CountsEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return the scores after a round; empty if the round is not scored or no client counts."""
+        """Return the scores after a round; empty if it is not scored or no client sends counts."""
         algorithm = self.algorithm
         due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
@@ -111,7 +111,10 @@ class CountsEvaluator(Evaluator[Any]):
         local: LocalSpectra,
         outcome: EvaluationState | None,
     ) -> Results:
-        """Send the final model to all clients; return scores, model and contingency tables."""
+        """Send the final model to all clients; return scores, model and contingency tables.
+
+        ``outcome`` is the result of the exchanges after the last round; None without any.
+        """
         algorithm, message = self.algorithm, self._sent_to_count(state, outcome)
         counts, missing = self._send_final_model(message)
         arrays = {}
@@ -138,7 +141,7 @@ class CountsEvaluator(Evaluator[Any]):
         return Results({**NO_SCORES, **scores, **reached, **known}, model, facts.header, arrays)
 
     def _sent_to_count(self, state: Any, outcome: EvaluationState | None = None) -> object:
-        """Return the message of the exchange ``counts``: the model to assign images with."""
+        """Return the message of the exchange ``counts``, with the model that assigns images."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
         return FinalMessage(self.algorithm.final_model(state), outcome.typical if outcome else None)
@@ -146,9 +149,9 @@ class CountsEvaluator(Evaluator[Any]):
     def _collect_counts(
         self, number: int, message: object, members: Sequence[Member]
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Run the exchange ``counts``; return tables, and errors of other clients, by number.
+        """Run the exchange ``counts``; return the valid tables, and the errors, by client number.
 
-        Clients that answer without counts are in neither.
+        Clients that answer without a valid table are in neither mapping.
         """
         task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
         members = sort_by_size(members)
@@ -167,7 +170,7 @@ class CountsEvaluator(Evaluator[Any]):
     def _send_final_model(
         self, message: object
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Run the exchange ``counts`` after the last round, and wait a while for late clients."""
+        """Run the exchange ``counts`` after the last round; for a while, ask late clients again."""
         deployed, waiting = self.deployed, self._members
         rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger

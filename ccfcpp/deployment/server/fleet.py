@@ -1,4 +1,4 @@
-"""The server's clients and messages, held in Flower's server state.
+"""The clients of a server and its messages to them, held in Flower's server state.
 
 Flower's own server, the SuperLink, offers this state through three APIs. Two of them, which start
 runs and serve apps, have no password: any user of the machine could use them. So here the process
@@ -51,7 +51,7 @@ _IN_PARTS = Undelivered("its answer did not arrive whole")
 
 @dataclass(frozen=True)
 class _Sent:
-    """A message sent to a client: its node ID, the time of its connection, and the time limit."""
+    """A message sent to a client: the client's node ID and time of connection; a time limit."""
 
     node: int
     activated: str
@@ -66,7 +66,7 @@ class _BoundedStore(InMemoryObjectStore):
         self._registered_with: dict[str, list[str]] = {}
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Register the objects of a message before they arrive, and return the new ones' IDs.
+        """Register the objects (parts) of a message before they arrive; return the IDs of new ones.
 
         Raises:
             ValueError: There are too many objects, or the message had others before.
@@ -82,7 +82,7 @@ class _BoundedStore(InMemoryObjectStore):
         return registered
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Store an object's content; its own list of parts replaces the registered one."""
+        """Store an object's content; the list of parts in it replaces the registered list."""
         with self.lock_store:
             super().put(object_id, object_content)
             named = get_object_children_ids_from_object_content(object_content)
@@ -101,7 +101,7 @@ class _BoundedStore(InMemoryObjectStore):
 
 
 class Fleet:
-    """Server side of the connection to all clients on a roster, the fleet: a run's ``Link``.
+    """Server side of the ``Link`` to the fleet (all clients on a roster), over Flower's protocol.
 
     Args:
         roster: Public keys in PEM format, by the client's name.
@@ -153,7 +153,7 @@ class Fleet:
         return {name: time.monotonic() - when for name, when in list(self._last_calls.items())}
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet to a client, as ``Link.push``; a payload for several is stored once."""
+        """Send a packet to a client, as ``Link.push``; store a payload for several clients once."""
         message = self._message(node, packet, seconds)
         ticket: str = message.metadata.message_id
         session = self._state.start_session(self._run)
@@ -171,13 +171,13 @@ class Fleet:
         return ticket
 
     def expects_reply(self, node: int, ticket: str, reply: str) -> bool:
-        """Return whether a reply, given by its ID, is the first to a message from its receiver."""
+        """Return whether a ticket's message went to ``node`` and has no reply but ``reply``."""
         sent = self._sent.get(ticket)
         is_own = sent is not None and sent.node == node
         return is_own and self._replies.setdefault(ticket, reply) == reply
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the response to the packet of a ticket; None if it has not arrived yet."""
+        """Return the response to the packet sent with a ticket, as in ``Link.pull``."""
         sent = self._sent.get(ticket)
         if sent is None:
             return _EXPIRED
@@ -233,7 +233,7 @@ class Fleet:
         return record
 
     def _why_undelivered(self, sent: _Sent) -> Undelivered | None:
-        """Return why no reply can come any more, such as a reconnection; None if one still can."""
+        """Return why no reply can come any more, such as a reconnection; None if one can come."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
             return _RESTARTED
@@ -244,7 +244,7 @@ class Fleet:
         return node
 
     def _find_reply(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the reply to a message; None if not all of its parts have arrived."""
+        """Return the reply to a ticket's message; None if not all of its parts have arrived."""
         if ticket not in self._delivered:
             try:
                 replies = self._state.get_message_res({ticket}, self._run)
@@ -260,7 +260,10 @@ class Fleet:
         return self._read_reply(self._replies.get(ticket, ""))
 
     def _read_reply(self, name: str) -> Packet | Undelivered | None:
-        """Return the packet in a reply, given its ID; None if not all of its parts have arrived."""
+        """Return the packet in a reply, given its ID; an empty packet if the reply is not valid.
+
+        It is None if not all parts of the reply have arrived.
+        """
         contents: dict[str, bytes] = {}
         waiting = [name]
         while waiting:

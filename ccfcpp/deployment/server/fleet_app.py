@@ -3,7 +3,7 @@
 Only the calls that this package's clients make are served, by Flower's handlers and with Flower's
 check of signatures. In addition:
 
-- A client that asks for messages gets its response when there is one, and need not poll.
+- A client that asks for messages gets its response when there is a message, and need not poll.
 - Each response has the server's time and, if the call was signed, its progress.
 - A large body is read only if the time of the call is signed, and one at a time for each client.
 - A body is parsed only if it is signed.
@@ -66,7 +66,7 @@ _LOOK = 0.02
 
 
 def fleet_app(fleet: Fleet) -> ASGIApp:
-    """Return the ASGI application that answers requests from the clients of a fleet."""
+    """Return the ASGI application that answers HTTP calls from the clients of a fleet."""
     app = FastAPI(
         openapi_url=None,
         middleware=[
@@ -85,7 +85,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
 
 
 async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuse clients' messages that are not replies, which Flower would take for the server's."""
+    """Refuse clients' messages that are no replies: Flower would take them for the server's own."""
     pushed = getattr(request.state, "protobuf_request", None)
     if isinstance(pushed, PushMessagesRequest):
         messages = [message.metadata for message in pushed.messages_list]
@@ -105,7 +105,7 @@ async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoi
 
 
 class _SignedCalls:
-    """ASGI middleware that forwards signed calls, and delays a pull until there is a message."""
+    """ASGI middleware that forwards signed calls; a call for messages waits until there is one."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
@@ -139,7 +139,7 @@ class _SignedCalls:
     async def _pull(
         self, name: str, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> None:
-        """Answer a client's pull when there may be a message for it, or after ``_HOLD`` seconds."""
+        """Answer a client's call for messages once there is one, or after ``_HOLD`` seconds."""
         arrival, has_message = self._arrivals[name], False
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         arrived = asyncio.create_task(arrival.wait())
@@ -166,7 +166,7 @@ class _SignedCalls:
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
         """Return whether a call's signature is valid; Flower checks its age and node later.
 
-        With ``body=None`` only the time must be signed, by a client on the roster.
+        With ``body=None`` only the call's time must be signed, by a client on the roster.
         """
         key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
@@ -180,7 +180,7 @@ class _SignedCalls:
             return False
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        """Return a ``send`` that adds headers: the server's time and, on success, its progress."""
+        """Return ``send`` with further headers: the server's time and, on success, its progress."""
         key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def send_with_headers(message: Message) -> None:

@@ -18,11 +18,11 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
 
     Args:
         path: Folder of a finished run of Fed-SCAN by ``ccfcpp serve``.
-        given: Settings that replace those of the finished run; ``clusters`` is required.
+        given: Nested settings that replace those of the finished run; ``clusters`` is required.
         out: Folder of the new run; None: a new one beside the finished run.
 
     Returns:
-        The new folder, from which the run can be resumed. Its enrolment has the finished run's
+        The new folder, from which the run can be resumed. At first it has the finished run's
         clients; other clients on the roster join later.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The gate: a reverse proxy that forwards only the calls that clients need.
+"""The gate: the server's reverse proxy, which forwards only the calls that clients need.
 
 Clients make eight calls, each a POST with its own path. The gate forwards a request only if its
 path is exactly one of these, to a constant path on a Unix socket of the server's user.
@@ -44,10 +44,11 @@ class _TooLargeError(Exception):
 
 
 class Gate:
-    """The gate as an ASGI application, which forwards clients' requests to the fleet's socket.
+    """The gate, a reverse proxy: an ASGI application that forwards clients' calls to a Unix socket.
 
     Args:
-        link: HTTP client for the fleet's socket. It must not follow redirections or use a proxy.
+        link: HTTP client for the socket of the server's API for clients (the fleet). It must not
+            follow redirections or use a proxy.
         most_bytes: The largest body of any request, in bytes.
 
     Attributes:
@@ -60,7 +61,7 @@ class Gate:
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request and send the fleet's response, or refuse the request."""
+        """Forward a request to the server's fleet API and send back its response, or refuse it."""
         assert scope["type"] == "http"  # the server is configured for nothing else
         request = Request(scope, receive)
         try:
@@ -102,7 +103,7 @@ class Gate:
         return min(self.most_bytes, LARGE.get(request.url.path, SMALL))
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
-        """Return the fleet's response, with its body unread, or a response with an error."""
+        """Forward a request; return the response, with its body unread, or one with an error."""
         most = self._max_bytes(request)
         body = _limited(request.stream(), most)
         try:
@@ -120,10 +121,10 @@ class Gate:
     async def _forward_while_connected(
         self, request: Request, body: bytes
     ) -> httpx.Response | Response:
-        """Forward a pull, and wait for the response only while the client is connected.
+        """Forward a call for messages; wait for the response only while the client is connected.
 
-        The fleet responds when there is a message. If it did so after the client has disconnected,
-        the message would be lost.
+        The fleet API responds when there is a message. If it did so after the client has
+        disconnected, the message would be lost.
         """
         asking = asyncio.create_task(self._forward(request, body))
         going = asyncio.create_task(_wait_for_disconnect(request))
@@ -164,7 +165,7 @@ async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator
     """Yield the parts of a body, with limits for its size and speed.
 
     Raises:
-        _TooLargeError: The body is larger than allowed, whatever its announced length.
+        _TooLargeError: The body is larger than ``most_bytes``, whatever its announced length.
         TimeoutError: The body is received too slowly.
     """
     size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""The gate in a process of its own, so that attacks on it do not use up the run's resources.
+"""The gate (the server's proxy) as a process, so that attacks do not use up the run's resources.
 
 The port belongs to the process of the run. If the gate ends, it is started again, and clients wait
 meanwhile.
@@ -35,7 +35,7 @@ _SETTINGS = TypeAdapter(GateSetting)
 
 @contextmanager
 def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
-    """Run a gate within the context, in a process of its own.
+    """Run a gate (the server's reverse proxy) within the context, in a process of its own.
 
     Args:
         setting: The gate's address, keys and limits.
@@ -55,7 +55,7 @@ def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
 
 
 class _GateProcess:
-    """The gate's process, which is started again whenever it ends, until ``close``."""
+    """The process of a gate (the server's proxy); until ``close`` it is restarted if it ends."""
 
     def __init__(self, setting: GateSetting, listening: socket.socket, log: Path) -> None:
         self._setting, self._listening, self._log = setting, listening, log
@@ -97,7 +97,7 @@ class _GateProcess:
                 self._process = self._start_process()
 
     def close(self) -> None:
-        """End the process, after its requests have ended or a time limit."""
+        """End the process once its requests have ended, or after a time limit."""
         with self._lock:  # No new process is started from here on.
             self._closing.set()
             process = self._process
@@ -111,9 +111,13 @@ class _GateProcess:
 
 
 def main(number: str, setting: str) -> None:
-    """Run the gate on a socket, given its file descriptor, until the standard input is closed.
+    """Run the gate (the server's proxy) until the standard input is closed.
 
     The first line of the input is the passphrase of the server's key, as JSON.
+
+    Args:
+        number: File descriptor of the listening socket.
+        setting: The ``GateSetting`` without passphrase, as JSON.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if most == resource.RLIM_INFINITY else min(_MOST_FILES, most)

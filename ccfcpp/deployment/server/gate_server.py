@@ -1,4 +1,4 @@
-"""The gate's HTTPS server, on a public port."""
+"""The HTTPS server of the gate (the reverse proxy for clients), on a public port."""
 
 import asyncio
 import errno
@@ -31,13 +31,13 @@ fleet closes it, so that no request uses a connection that is being closed."""
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Settings of a gate.
+    """Address, keys and limits of a gate, the server's reverse proxy.
 
     Attributes:
         host: Address to listen on; ``0.0.0.0``: all of IPv4, ``::``: all addresses.
         port: Port to listen on; 0: any free one.
         keys: Paths of the server's key files.
-        behind: Path of the fleet's Unix socket.
+        behind: Path of the Unix socket to which the gate forwards calls.
         most_bytes: The largest body of a request, in bytes.
         limits: Limits for connections.
         passphrase: Passphrase of the server's key; None if it is not encrypted.
@@ -54,7 +54,7 @@ class GateSetting:
 
 @contextmanager
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
-    """Run the gate's server on a listening socket, in a thread, within the context."""
+    """Run a gate (HTTPS proxy) on a listening socket, in a thread, within the context."""
     link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
@@ -85,13 +85,13 @@ def check_setting(setting: GateSetting) -> None:
     """Check that the server's key files can be used for TLS.
 
     Raises:
-        UsageError: A file is missing, or is not a certificate or key.
+        UsageError: A file is missing, or is not a certificate or its key.
     """
     _server(setting, Gate(_client(setting), setting.most_bytes))
 
 
 def _client(setting: GateSetting) -> httpx.AsyncClient:
-    """Return an HTTP client for the fleet's socket, without proxy and redirections."""
+    """Return an HTTP client for the socket behind the gate, without proxy and redirections."""
     return httpx.AsyncClient(
         base_url="http://fleet",
         transport=httpx.AsyncHTTPTransport(
@@ -132,10 +132,10 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
 
 
 def open_socket(setting: GateSetting, patience: float = 0.0) -> socket.socket:
-    """Return a listening socket on the address and port of a setting.
+    """Return a listening socket on the address and port of a gate.
 
     Args:
-        setting: The gate's setting.
+        setting: Settings of the gate.
         patience: Seconds to wait for a port that is in use.
 
     Raises:

@@ -105,7 +105,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def describe_setting(self) -> RunSetting:
-        """Return the setting of the run for its report; the clients' class labels are unknown."""
+        """Return the content of ``setting.json``, for the report; clients' labels are unknown."""
         return RunSetting(
             self.algorithm.rounds,
             self.evaluator.describe(),
@@ -116,7 +116,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def for_round(self, number: int) -> "DeployedRun | None":
-        """Return the run from a round on if clients have joined since the last round; else None."""
+        """Return the run with all clients if some have joined since the last round; else None."""
         larger = self._larger()
         if larger is not None:
             larger.deployed.take_over(self.deployed)
@@ -125,13 +125,13 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Deployed:
-        """Return the transport to the clients, which store their memories themselves."""
+        """Return the transport to the clients, which keep their local states themselves."""
         self.deployed.set_stop_check(should_stop)
         return self.deployed
 
     def run_epilogue(
         self, federation: Federation[Any, Transport], state: Any
     ) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round, and wait only ``linger`` seconds for clients."""
+        """Run the exchanges after the last round; wait at most ``Timeouts.linger`` for clients."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
         return super().run_epilogue(federation, state)

@@ -1,4 +1,4 @@
-"""The server of a federation: the fleet of its clients, and the gate in front of it."""
+"""The server of a federation: its API for clients, and the gate (reverse proxy) before it."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Set
@@ -23,6 +23,13 @@ def open_server(
 ) -> Iterator[tuple[Fleet, int]]:
     """Run a server for the clients of a roster within the context.
 
+    Args:
+        keys: Folder of the server's keys.
+        roster: Folder of the clients' public keys.
+        host: Address to listen on.
+        port: Port to listen on; 0: any free one.
+        logs: Folder for log files.
+
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
@@ -43,7 +50,7 @@ def open_server(
 
 
 def _unchanged_names(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
-    """Return the clients whose key on the roster is unchanged or cannot be read."""
+    """Return the names of the clients whose key on the roster is unchanged or cannot be read."""
     try:
         listed = roster_names(roster)
     except OSError:

@@ -48,12 +48,12 @@ class Deployed:
     one process, and only one update is in memory at a time.
 
     Attributes:
-        run: Token of the run; a resumed run keeps it.
+        run: Token (random identifier) of the run; a resumed run keeps it.
         exchanges: The run's exchanges, by name.
         device: Device of received tensors.
         session: How often the run was resumed.
         stopped: Returns whether the run was asked to stop.
-        patience: Seconds to wait while no client is available; infinite until the last round.
+        patience: Seconds to wait while no client is available; infinite before the final exchanges.
         standings: Status of each client, by its number.
     """
 
@@ -71,7 +71,7 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to some clients and yield their replies; wait if none is available."""
+        """Send a task to ``members`` once one of them is free; yield their replies in order."""
         exchange, online = self.exchanges[task.exchange], self._wait_for_free_member(members)
         payloads = _payloads(message, members)
         requests = [
@@ -95,16 +95,16 @@ class Deployed:
         self.standings, self._late = other.standings, other._late
 
     def save(self) -> dict[int, str]:
-        """Return the version of each client's memory that the server has accepted, by number."""
+        """Return the accepted version of each client's memory (local state), by client number."""
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Set the versions to continue with; a client that has lost its version starts anew."""
+        """Set the versions of clients' memories to continue with; one that is lost starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
     def settle(self) -> None:
-        """Let clients delete older versions of their memories than those accepted now."""
+        """Let clients delete versions of their memories older than those accepted now."""
         self._kept = dict(self._accepted)
 
     def _wait_for_free_member(self, members: Sequence[Member]) -> Mapping[str, int]:
@@ -156,7 +156,7 @@ class Deployed:
         return request, ticket
 
     def _is_busy(self, client: int) -> bool:
-        """Return whether a client's late response is still awaited; drop it if it has arrived."""
+        """Return whether a client's late response is awaited; drop one that has arrived now."""
         if client not in self._late:
             return False
         ticket, until = self._late[client]
