@@ -83,7 +83,7 @@ def csv_columns(path: Path) -> list[Any]:
 
 
 def csv_line_of(path: Path, row: int) -> int:
-    """Return the number, from 1, of the line on which row ``row``, from 0, of a CSV file ends."""
+    """Return the number of the line, from 1, at which a row, counted from 0, of a CSV file ends."""
     return next(islice(_lines(path), row, None))[0]
 
 

@@ -237,7 +237,7 @@ class Participant:
         """Return tags that tell clients that they are in the sum (stage 4).
 
         Args:
-            arrived: Tags of stage 3, by the client whose shares this one holds.
+            arrived: Tags of stage 3, by sender: clients whose shares this one holds.
         """
         self._enter("agreement")
         if not arrived.keys() <= self._held.keys():
@@ -252,7 +252,7 @@ class Participant:
         """Return the shares that remove the masks from the sum (stage 5).
 
         Args:
-            included: Tags of stage 4, by the holders of this client's shares.
+            included: Tags of stage 4, by sender: holders of this client's shares.
         """
         self._enter("unmasking")
         own = set(self.holders) & set(self._mask_partners)
@@ -415,7 +415,11 @@ class Collector:
     def route_shares(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Regroup boxes (encrypted shares) by receiver; list each client's holders that sent."""
+        """Regroup boxes (encrypted shares), given by sender and receiver, by receiver (stage 2).
+
+        Returns:
+            Boxes by receiver and sender, and each client's holders that have sent boxes.
+        """
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
