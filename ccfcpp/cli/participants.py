@@ -101,7 +101,7 @@ class Attendance(Observer):
         return ServerStatus(there=there, wanted=self.wanted)
 
     def status(self) -> dict[str, Any]:
-        """Return the server's progress and each client's status by JSON values, for the operator."""
+        """Return the server's progress and each client's status, as JSON values."""
         silent = self.silent()
         return {
             "state": str(self.server_status),
