@@ -99,8 +99,8 @@ class Exchange(Generic[Message, Update]):
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
         once: Whether it takes place once, before all others; progress estimates leave it out.
-        remembers_parts: Whether the server stores each client's last part, for rounds in which the
-            client is absent.
+        remembers_parts: Whether the server stores what each client sent last, for rounds in which
+            the client is absent.
         usual: Usual norm of a client's contribution to a part if all clients have equal weight, by
             name; configured bounds are multiples of it.
     """
@@ -137,7 +137,7 @@ def part_for(message: object, client: int) -> object:
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):
-    """Base class of the server's half of an exchange."""
+    """Base class of the server's half of an exchange: the message, and the use of the updates."""
 
     exchange: Exchange[Message, Update]
 
@@ -197,7 +197,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
 
 class ClientWork(ABC, Generic[Message, Update]):
-    """Base class of the clients' half of an exchange, for the clients of one process.
+    """Base class of the clients' half of an exchange: it computes the updates of one process.
 
     Attributes:
         exchange: The declaration that server and clients share.
