@@ -123,7 +123,7 @@ def command_class(command: Command) -> type[TyperCommand]:
 
 
 def _own_systems() -> list[System]:
-    """Return this library's own systems (methods); to import other packages' can be slow or fail."""
+    """Return this library's own systems (methods): importing others can be slow or fail."""
     return [METHODS[name] for name in METHODS.own()]
 
 
