@@ -202,7 +202,7 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return statistics of the sizes of the readable images, of which there must be one."""
+    """Return statistics of the sizes of the readable images; there must be at least one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)

@@ -96,10 +96,10 @@ class Bounds:
         return clipped
 
     def clip_and_sum(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Clip the parts of several contributors as ``clip_parts`` does, and sum them.
+        """Clip the tensors of each of several contributors, as ``clip_parts`` does, and sum them.
 
         Args:
-            parts: Tensor of shape (contributors, …) by name.
+            parts: Tensors of shape (contributors, …) by name.
         """
         sums: Addends = {}
         for group, names in self._groups(parts).items():

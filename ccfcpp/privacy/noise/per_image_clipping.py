@@ -170,7 +170,7 @@ class ImageSums:
         return gradient_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
-        """Compute the gradient, at all statistics, of the loss term that all images share."""
+        """Compute and store the gradient, at all statistics, of the loss term common to images."""
         first = tuple(of[0] for of in self.shown)
         self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {

@@ -124,7 +124,7 @@ class Participants:
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Return a client's new keys (stage 1), and delete its state of an earlier sum."""
+        """Return a client's new public keys (stage 1), and delete its state of an earlier sum."""
         asked = message.read()
         if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
@@ -144,18 +144,18 @@ class Participants:
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's encrypted key shares, one box for each other holder (stage 2)."""
+        """Return a client's encrypted key shares for the clients that will hold them (stage 2)."""
         return ClientRows.of(
             self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
         )
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's tags, which tell other clients that they are in the sum (stage 4)."""
+        """Return a client's tags, which tell others that they are in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
         return ClientRows.of(tags, TAG_BYTES)
 
     def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
-        """Return a client's shares that remove masks (stage 5), and delete its state."""
+        """Return a client's shares of others' secrets, to remove masks (stage 5); end its part."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))

@@ -213,12 +213,12 @@ class MaskedParts:
 
     @staticmethod
     def of(words: Words, tags: Mapping[int, bytes]) -> "MaskedParts":
-        """Pack masked numbers, and the tags by receiving client."""
+        """Pack masked numbers, and tags (authentication codes) by receiving client."""
         signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
         return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """Return the masked numbers, of which there must be ``numbers``, and tags by client."""
+        """Return the masked numbers, exactly ``numbers``, and the tags by receiving client."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
         return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 

@@ -182,7 +182,7 @@ class Total(ABC):
 
 
 class OpenSum(Total):
-    """Sum without masks: the server sees every client's clipped parts."""
+    """Sum without masks: the server sees the clipped parts of every client's update."""
 
     _total: Tensor | None = None
 
@@ -192,7 +192,7 @@ class OpenSum(Total):
         return self.inner(self.ask(exchange, self.request.message, self.request.member))
 
     def add(self, reply: Reply) -> None:
-        """Check a client's parts, clip them again, and add them to the sum."""
+        """Check a client's parts (tensors of its update), clip them again, and add them."""
         parts = _of_type(BoundedParts, reply.update).parts
         if _dtypes_and_shapes(parts) != _dtypes_and_shapes(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
@@ -206,7 +206,7 @@ class OpenSum(Total):
         self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
-        """Return the sum of the clients' parts so far, as one vector."""
+        """Return the sum of the clients' parts so far, as one vector, float64 (numbers,)."""
         if self._total is None:
             raise RefusedUpdateError("there is nothing to add up")
         return self._total
