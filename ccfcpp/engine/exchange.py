@@ -119,7 +119,7 @@ class Exchange(Generic[Message, Update]):
 
     @property
     def is_sum(self) -> bool:
-        """Whether the server needs only the total over clients."""
+        """Whether updates are sums and counts alone: the server needs only totals over clients."""
         return bool(self.parts) and all(isinstance(p, Sum | Count) for p in self.parts.values())
 
 

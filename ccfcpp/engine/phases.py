@@ -81,11 +81,11 @@ class Phase(ABC, Generic[K]):
 
 @dataclass(frozen=True)
 class Prepared(Generic[State, K]):
-    """State, message or final model of a system, together with the fitted state of its phase.
+    """State, message or final model of a system, with the state of its phase (preprocessing).
 
     Attributes:
         system: State, message or final model of the system alone.
-        preparation: The phase's state; None if it is not sent, and if it is empty.
+        preparation: The phase's state; None if it is not sent or is empty.
     """
 
     system: State = field(metadata=INLINE)
@@ -100,7 +100,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         system: The system, for preprocessed samples.
 
     Attributes:
-        prepared: Class of states and messages that hold the system's and the phase's.
+        prepared: Class of states and messages that join those of the system and the phase.
     """
 
     prepared: type[Prepared[Any, Any]] = Prepared
@@ -113,7 +113,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.prepared_type(system.state_type)
 
     def prepared_type(self, kind: type[object]) -> type[Any]:
-        """Return the type ``Prepared[kind, …]``: a value of the system with the phase's state."""
+        """Return the type ``Prepared[kind, …]``: a ``kind`` together with the phase's state."""
         return parametrize(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:

@@ -82,7 +82,7 @@ def map_in_threads(
     threads: int | None = None,
     stop: Callable[[], None] = lambda: None,
 ) -> Generator[Result]:
-    """Apply a function to each part in several threads, and yield the results in order.
+    """Apply a function to each element of ``parts`` in threads, and yield the results in order.
 
     This is for work that PyTorch's own threads would not speed up much. The function sees the
     caller's context variables.

@@ -252,7 +252,7 @@ class Bounded:
 
     The norm of a model's change, a centroid, or a group of sums (per image if they are over images)
     is at most ``norm`` times the clients' median (Sun et al., *Can You Really Backdoor Federated
-    Learning?*, 2019, where the bound is given). A client counts for at most ``weight`` times as
+    Learning?*, 2019, with a fixed bound). A client counts for at most ``weight`` times as
     many images as the median client.
     """
 
@@ -331,7 +331,7 @@ class Bounded:
 
 
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
-    """Return the declared part of each tensor that is in any of the updates, by name."""
+    """Return the declaration of each tensor that is in any of the updates, by the tensor's name."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: find_part(parts, name) for name in names}
 
