@@ -125,7 +125,7 @@ def map_in_threads(
 
 
 def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """Combine copies of a client work to one that runs in threads; return a single one as it is."""
+    """Combine copies of a ``ClientWork`` to one that runs in threads; a single one is returned."""
     return ThreadedWork(works) if len(works) > 1 else works[0]
 
 

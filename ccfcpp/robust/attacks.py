@@ -87,7 +87,7 @@ class Attack:
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by the exchange's name, so that attackers send false updates."""
+        """Wrap each ``ClientWork``, by the exchange's name; attackers then send false updates."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def reported_members(self, members: Sequence[Member]) -> list[Member]:
