@@ -93,7 +93,7 @@ class Attendance(Observer):
 
     @property
     def server_status(self) -> ServerStatus:
-        """The server's progress, for its clients and its operator."""
+        """The server's progress, as its clients and its operator are shown it."""
         if self.progress is not None:
             return self.progress.server_status
         out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())
@@ -101,7 +101,7 @@ class Attendance(Observer):
         return ServerStatus(there=there, wanted=self.wanted)
 
     def status(self) -> dict[str, Any]:
-        """Return the server's progress and each client's status, for the operator."""
+        """Return the server's progress and each client's status, as JSON values."""
         silent = self.silent()
         return {
             "state": str(self.server_status),

@@ -212,7 +212,7 @@ def _ways_to_shorten(experiment: "AnyRun") -> list[str]:
 
 
 def minutes(seconds: float) -> str:
-    """Format seconds as minutes and seconds."""
+    """Format seconds as minutes and seconds, such as ``2:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 

@@ -111,7 +111,7 @@ def expand_dataclasses(command: Command) -> Command:
 
 
 def command_class(command: Command) -> type[TyperCommand]:
-    """Return typer's class for a command, which generates the flags' help when it is shown."""
+    """Return a subclass of ``TyperCommand`` that writes the help of flags when it is shown."""
 
     class Explained(TyperCommand):
         def get_help(self, ctx: Any) -> str:
@@ -123,7 +123,7 @@ def command_class(command: Command) -> type[TyperCommand]:
 
 
 def _own_systems() -> list[System]:
-    """Return this library's own systems: importing those of other packages can be slow or fail."""
+    """Return this library's own systems (methods): importing others can be slow or fail."""
     return [METHODS[name] for name in METHODS.own()]
 
 

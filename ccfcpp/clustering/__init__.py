@@ -1,1 +1,1 @@
-"""Federated clustering systems, each as an algorithm of the engine."""
+"""Federated clustering: systems, settings, runs and evaluation."""

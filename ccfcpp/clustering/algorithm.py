@@ -47,7 +47,7 @@ class Problem:
 
 
 def rank_candidates(evidence: Tensor, fewest: int) -> list[int]:
-    """Return the candidates for k, ``fewest``, ``fewest`` + 1, …, by descending evidence."""
+    """Return the candidates for k (``fewest``, ``fewest`` + 1, …), that of most evidence first."""
     return [fewest + index for index in evidence.argsort(descending=True, stable=True).tolist()]
 
 

@@ -91,9 +91,9 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """Return a generator that computes the loss over all clients' images in the batch.
+        """Return a process's generator that computes the loss over all clients' images.
 
-        ``pairs`` are two views of each image here, (images, 2, channels, height, width).
+        ``pairs`` are two views of each of its own images, (images, 2, channels, height, width).
         """
 
     def initial_state(self, randomness: Randomness) -> EncoderState:

@@ -237,7 +237,7 @@ class FinishedRun:
     def config_with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
         """Return the configuration of a new run that starts from this run's model.
 
-        It has fewer steps, and all its clients take part in every round.
+        It has few steps, and all of its clients take part in every round.
 
         Args:
             *changes: Settings that replace those of this run, as nested dicts.

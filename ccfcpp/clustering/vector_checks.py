@@ -42,7 +42,7 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
 
 
 def check_range(config: VectorsConfig, values: Tensor) -> None:
-    """Check that unscaled vectors are within the range that is allowed for centroids.
+    """Check that unscaled vectors are within the range that is allowed for centroids (1e15).
 
     Raises:
         UsageError: A coordinate is too large, and the vectors are not scaled.

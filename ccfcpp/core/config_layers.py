@@ -70,7 +70,10 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """Return the presets below settings ``given``: the data set's, then its variant ``preset``."""
+    """Return the presets on which the settings ``given`` build: the data set's, then a variant.
+
+    The variant is the one that the key ``preset`` names, if ``presets`` has a folder of that name.
+    """
     dataset = str(given.get("dataset", "digits"))
     section = given.get("data")
     encoder = section.get("encoder") if isinstance(section, Mapping) else None
@@ -112,9 +115,9 @@ def is_whole(layer: Tree) -> bool:
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
-    """Replace a layer's key ``rounds`` by the method's own key; a value of that key has priority.
+    """Replace a layer's key ``rounds`` by the method's own key, unless the layer has that one, too.
 
-    A method that counts steps gets rounds times steps. ``found``: all layers merged.
+    A method that counts steps gets rounds × steps per round. ``found``: all layers, merged.
     """
     (key, steps), value = kind.keys_of_rounds(found), layer["rounds"]
     if not key:

@@ -116,7 +116,7 @@ def _kind_of_npz(path: Path) -> DataKind:
 
 
 def _shape(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape in the header of an array (NEP 1), without importing numpy."""
+    """Return the shape in the header of an ``.npy`` file (NEP 1), without importing numpy."""
     version = file.read(8)[6]
     length = int.from_bytes(file.read(_HEADER_SIZES[version]), "little")
     shape: tuple[int, ...] = ast.literal_eval(file.read(length).decode("latin1"))["shape"]

@@ -36,7 +36,7 @@ class EncoderName:
 
     @staticmethod
     def parse(text: str) -> "EncoderName":
-        """Split a name into its parts.
+        """Split a name, such as ``timm:resnet18``, into its parts.
 
         Raises:
             UsageError: The text is not written as the name of an encoder.

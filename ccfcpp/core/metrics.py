@@ -130,7 +130,7 @@ ROUNDING = 1e-12
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Raise tiny singular values to ``ROUNDING`` times the largest, so that logarithms exist."""
+    """Raise singular values below 10⁻¹² of the largest to that bound, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
@@ -258,7 +258,8 @@ def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
     """Compute the Davies–Bouldin index, the mean similarity of clusters to their most similar one.
 
     Source: Davies and Bouldin 1979, *A Cluster Separation Measure*, with p = q = 2 as in
-    scikit-learn: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖; 0 is best.
+    scikit-learn: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖; 0 is best, and
+    the result if all means are equal or all spreads are 0.
 
     Args:
         means: The clusters' means m, shape (k, dimensions), two at least.

@@ -59,7 +59,7 @@ def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") 
     The folders ``groups`` are searched first for the last part, in their order.
 
     Raises:
-        UsageError: There are several of that name, or none; the message calls it a ``missing``.
+        UsageError: There are several of that name, or none; ``missing`` is its word for a preset.
     """
     known = preset_names()
     if name in known:

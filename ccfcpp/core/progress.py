@@ -29,7 +29,7 @@ class RoundProgress:
         self._lock = Lock()
 
     def begin(self, number: int) -> None:
-        """Start a round."""
+        """Start round ``number``, with a progress of 0."""
         self.round, self.share, self._shown = number, 0.0, 0
 
     def images(self, count: int, epochs: int) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on their purpose alone, and not on earlier draws."""
+"""Random numbers that depend on seed, round, client and purpose, and not on earlier draws."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Randomness:
         return replace(self, round=number)
 
     def of_client(self, client: int) -> "Randomness":
-        """Return the source for the client of a number, with the same seed and round."""
+        """Return the source for client number ``client``, with the same seed and round."""
         return replace(self, client=client)
 
     def integer(self, purpose: str) -> int:

@@ -42,7 +42,7 @@ def one_line_errors(what: str, module: str, by_itself: bool = False) -> Iterator
 
 
 def _place_of(error: Exception, package: str) -> str:
-    """Return the place in a package's code that raised an error; empty if there is none."""
+    """Return the file and line in a package's code that raised an error, in words; "" if none."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -55,7 +55,7 @@ class Registry(Mapping[str, T]):
 
     Listing the names imports nothing, so that the help of a command appears at once. An installed
     package adds an object by an entry point (*Python Packaging User Guide*, "Entry points
-    specification"); one with a name of this library is ignored.
+    specification"); one with the name of an object of this library is ignored.
 
     Args:
         group: The entry points' group, such as ``ccfcpp.methods``.

@@ -21,7 +21,7 @@ def bytes_in_words(count: int) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """Format seconds roughly, such as "about 2 hours"; 1.5 hours or minutes are the least."""
+    """Format seconds roughly: "about 80 seconds", "about 80 minutes" or "about 2 hours"."""
     for size, unit in ((3600, "hour"), (60, "minute")):
         if seconds >= 1.5 * size:
             return f"about {format_count(round(seconds / size), unit)}"
@@ -62,6 +62,6 @@ def drawable(text: str) -> str:
 
 
 def traffic_titles(deployed: bool) -> tuple[str, str]:
-    """Return the labels of the bytes sent to and from the server; simulated unless ``deployed``."""
+    """Return labels for the bytes to and from the server; "would travel" unless ``deployed``."""
     travels = "travelled" if deployed else "would travel"
     return f"{travels} to the server", f"{travels} to clients"

@@ -185,7 +185,7 @@ class _Unpacking:
         self._links[path] = target
 
     def _add_hard_link(self, path: Path, target: str) -> None:
-        """Write a hard link at ``path`` as a copy of its target, as unpacked so far."""
+        """Write a hard link as a copy of its target; if that is not yet unpacked, record this."""
         parts = _split_path(target)
         there = self.root.joinpath(*parts)
         if ".." in parts or not there.is_file():

@@ -40,9 +40,9 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
     """Decode the first frame to uint8 of shape `(channels, height, width)`.
 
     Grey values are rescaled by the file's slope and intercept, or its lookup table. Then they are
-    mapped by `window`, the two values that become 0 and 255, if the image has more than 8 bits;
-    else by the file's own first lookup table or window (DICOM PS3.3, C.11.2.1); else by the range
-    of the values or, up to 8 bits, of the stored bits. In MONOCHROME1 large values are dark.
+    mapped to 0 to 255: by `window`, the two values that become 0 and 255, if the image has more
+    than 8 bits; else by the file's own first lookup table or window (DICOM PS3.3, C.11.2.1); else
+    by the range of the values or, up to 8 bits, of the stored bits. MONOCHROME1 is inverted.
     """
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -77,7 +77,7 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
 
 
 def _take_first_frame(dataset: Any) -> None:
-    """Copy the first frame's properties from functional groups to the top of the data set."""
+    """Copy the first frame's properties from functional groups to the top level of the header."""
     for groups in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in (dataset.get(groups) or ())[:1]:
             for macro in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):

@@ -94,7 +94,7 @@ class Tree:
         return self.disk(file).read_text("utf-8", "replace")
 
     def list_other_files(self, but: Collection[Path] = ()) -> list[FileFacts]:
-        """Return name and reason of files that are lost or no images, except those in ``but``."""
+        """Return records of files that are no images or could not be unpacked, except ``but``."""
         others = [file for files in self.others.values() for file in files if file not in but]
         reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
         return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]

@@ -100,7 +100,7 @@ def read_folder(
 
 
 def _decode_cached(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
-    """Return the decoded image files, from the cache if they are there, and facts on each file."""
+    """Return the images, decoded or from the cache, and a record (``FileFacts``) of each file."""
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)

@@ -95,7 +95,7 @@ def read_files(
         shape: Channels, height and width of the result; overrides ``how.image_size``.
 
     Returns:
-        uint8 of shape `(readable files, channels, height, width)`, and facts on all files.
+        uint8 of shape `(readable files, channels, height, width)`, and a record of each file.
     """
     # Imported here, as listing the published data sets does not need them.
     import torch
@@ -151,7 +151,7 @@ def _choose_shape(facts: Sequence[FileFacts], how: DataConfig, shape: Shape | No
 
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
-    """Embed image files as vectors, leaving out unreadable ones; return these and facts on all."""
+    """Embed image files of any size; return vectors of readable ones, and a record of each."""
     # Vectors are cached by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
     facts: list[FileFacts] = []
@@ -202,19 +202,19 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return statistics of the sizes of those images that could be read, at least one."""
+    """Return statistics of the sizes of the readable images; there must be at least one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
 def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
-    """Convert facts on files to a 0-dimensional array, a JSON string, that can be cached."""
+    """Convert records of files to a 0-dimensional array, a JSON string, that can be cached."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
 
 def facts_from_array(array: NDArray[np.generic]) -> list[FileFacts]:
-    """Convert a result of `facts_as_array` back to facts on files."""
+    """Convert a result of `facts_as_array` back to records of files."""
     return [
         FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
         for each in json.loads(str(array))

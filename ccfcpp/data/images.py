@@ -70,7 +70,7 @@ class Samples:
 
     @property
     def key(self) -> str:
-        """Name of the column that holds the samples' names in a table."""
+        """Name of the column that holds the samples' names in a table of results."""
         return "file"
 
     def __len__(self) -> int:
@@ -106,12 +106,12 @@ class Samples:
 
     @property
     def class_sizes(self) -> dict[str, int]:
-        """Number of samples of each class."""
+        """Number of samples of each class, by its name."""
         return _count_by_name(self.labels, self.classes)
 
     @property
     def client_sizes(self) -> dict[str, int]:
-        """Number of samples of each client."""
+        """Number of samples of each client, by its name."""
         return _count_by_name(self.owners, self.owner_names)
 
     def selected(self, chosen: Tensor) -> Self:

@@ -53,7 +53,7 @@ def read_csv(path: Path, roles: Roles) -> Source:
 
 
 def csv_columns(path: Path) -> list[Any]:
-    """Return the columns of a CSV file, as strings; empty lines are left out.
+    """Return the columns of a CSV file as pyarrow arrays of strings; empty lines are left out.
 
     Raises:
         UsageError: The file is no CSV file, or its lines differ in their numbers of cells.
@@ -83,7 +83,7 @@ def csv_columns(path: Path) -> list[Any]:
 
 
 def csv_line_of(path: Path, row: int) -> int:
-    """Return the number, from 1, of the line on which row ``row``, from 0, of a CSV file ends."""
+    """Return the number of the line on which a row of a CSV file ends; rows count from 0."""
     return next(islice(_lines(path), row, None))[0]
 
 

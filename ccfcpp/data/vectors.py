@@ -59,7 +59,7 @@ class VectorData(Samples):
 
     @property
     def key(self) -> str:
-        """Name of the column that holds the vectors' names in a table."""
+        """Name of the column that holds the vectors' names in a table of results."""
         return self.named_by
 
 

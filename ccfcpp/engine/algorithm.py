@@ -49,8 +49,7 @@ class ClientContext:
 class Algorithm(ABC, Generic[State]):
     """Base class of federated systems: a server state, and exchanges per round that change it.
 
-    The constructor builds nothing for training, which a process that only assigns images does not
-    need; ``client_side`` does.
+    The constructor builds nothing that is only needed for training; ``client_side`` does.
 
     Attributes:
         rounds: Largest number of rounds in a run.
@@ -63,7 +62,10 @@ class Algorithm(ABC, Generic[State]):
     scored_every: int = 1
 
     def is_scored(self, number: int, every: int | None) -> bool:
-        """Return whether to score after round ``number``; ``every``: the user's interval."""
+        """Return whether to score the state after round ``number``.
+
+        ``every``: the user's interval, in rounds; None: ``scored_every``, and after the last round.
+        """
         if every is not None:
             return (number + 1) % every == 0
         return number + 1 == self.rounds or (number + 1) % self.scored_every == 0
@@ -94,7 +96,7 @@ class Epilogue(ABC):
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work of the clients of one process, by the exchange's name."""
+        """Return the clients' half of each exchange, by its name, for one process's clients."""
 
     @abstractmethod
     def begin(self, state: Any) -> Any:
@@ -106,4 +108,4 @@ class Epilogue(ABC):
 
     @abstractmethod
     def describe(self, known: Any) -> dict[str, object]:
-        """Return the results for the summary, from the evaluation's last state, or None."""
+        """Return the summary's results; ``known``: the evaluation's last state, None if skipped."""

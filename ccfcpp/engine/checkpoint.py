@@ -44,7 +44,7 @@ class CheckpointClock:
         self._cost = 0.0
 
     def is_due(self) -> bool:
-        """Return whether enough time has passed for a checkpoint; always before the first."""
+        """Return whether enough time has passed to write a checkpoint; True before the first."""
         return time.monotonic() - self._ended >= self._cost / self._share
 
     @contextmanager

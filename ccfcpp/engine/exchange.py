@@ -99,8 +99,8 @@ class Exchange(Generic[Message, Update]):
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
         once: Whether it takes place once, before all others; progress estimates leave it out.
-        remembers_parts: Whether the server stores each client's last part, for rounds in which the
-            client is absent.
+        remembers_parts: Whether the server stores what each client sent last, for rounds in which
+            the client is absent.
         usual: Usual norm of a client's contribution to a part if all clients have equal weight, by
             name; configured bounds are multiples of it.
     """
@@ -119,7 +119,7 @@ class Exchange(Generic[Message, Update]):
 
     @property
     def is_sum(self) -> bool:
-        """Whether the server needs only the total over clients."""
+        """Whether updates are sums and counts alone: the server needs only totals over clients."""
         return bool(self.parts) and all(isinstance(p, Sum | Count) for p in self.parts.values())
 
 
@@ -137,7 +137,7 @@ def part_for(message: object, client: int) -> object:
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):
-    """Base class of the server's half of an exchange."""
+    """Base class of the server's half of an exchange: the message, and the use of the updates."""
 
     exchange: Exchange[Message, Update]
 
@@ -197,7 +197,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
 
 class ClientWork(ABC, Generic[Message, Update]):
-    """Base class of the clients' half of an exchange, for the clients of one process.
+    """Base class of the clients' half of an exchange: it computes the updates of one process.
 
     Attributes:
         exchange: The declaration that server and clients share.
@@ -211,7 +211,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """Compute the updates of a cohort of clients, each from its own images.
+        """Compute the updates of some clients, each from its own images.
 
         Reads and writes no file, and stores nothing but ``Client.memory``, which is replaced by a
         new dictionary and never changed in place.
@@ -274,7 +274,7 @@ class ClientSide:
     """The clients' half of all exchanges of a system, for the clients of one process.
 
     Attributes:
-        works: The work of each exchange, by the exchange's name.
+        works: The ``ClientWork`` of each exchange, by the exchange's name.
         cohort: Number of clients trained side by side; None if nothing is trained.
     """
 
@@ -283,5 +283,5 @@ class ClientSide:
 
     @staticmethod
     def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
-        """Return a client side with these works, each by the name of its exchange."""
+        """Return a ``ClientSide`` with these works, each by the name of its exchange."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

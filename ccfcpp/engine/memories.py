@@ -107,7 +107,7 @@ class ClientMemories:
         self.settle(named)
 
     def settle(self, named: Iterable[str] = ()) -> None:
-        """Delete all files but each client's last one and those ``named``, of other processes."""
+        """Delete all files but those of each client's last memory and those ``named``."""
         self._of_checkpoint = {*self._files.values(), *named}
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):

@@ -147,7 +147,7 @@ def sum_updates(updates: Iterable[T]) -> T:
 
 
 def replace_fields(payload: T, **changes: object) -> T:
-    """Return a copy of a dataclass with changed fields; its static type may be a protocol."""
+    """Copy a dataclass with changed fields, like ``dataclasses.replace`` but for protocols, too."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 

@@ -81,11 +81,11 @@ class Phase(ABC, Generic[K]):
 
 @dataclass(frozen=True)
 class Prepared(Generic[State, K]):
-    """State, message or final model of a system, together with the fitted state of its phase.
+    """State, message or final model of a system, with the state of its phase (preprocessing).
 
     Attributes:
         system: State, message or final model of the system alone.
-        preparation: The phase's state; None if it is not sent, and if it is empty.
+        preparation: The phase's state; None if it is not sent or is empty.
     """
 
     system: State = field(metadata=INLINE)
@@ -100,7 +100,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         system: The system, for preprocessed samples.
 
     Attributes:
-        prepared: Class of states and messages that hold the system's and the phase's.
+        prepared: Class of states and messages that join those of the system and the phase.
     """
 
     prepared: type[Prepared[Any, Any]] = Prepared
@@ -113,16 +113,16 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.prepared_type(system.state_type)
 
     def prepared_type(self, kind: type[object]) -> type[Any]:
-        """Return the type ``Prepared[kind, …]``: a value of the system with the phase's state."""
+        """Return the type ``Prepared[kind, …]``: a ``kind`` together with the phase's state."""
         return parametrize(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
-        """Return the initial states of the phase and of the system."""
+        """Return the initial states of the phase (preprocessing) and of the system."""
         begun = self.phase.begin(randomness)
         return self.prepared(self.system.initial_state(randomness), begun)
 
     def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
-        """Return the exchanges of a round: those that complete the phase, then the system's."""
+        """Return a round's exchanges: those that complete the preprocessing, then the system's."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
@@ -130,7 +130,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [*self._of_phase(learning), *self._of_system(works)]
 
     def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of every round if nothing fails, so that the phase runs once."""
+        """Return each round's exchanges if nothing fails, so that the preprocessing runs once."""
         own = [self._of_phase(self.phase.exchanges(number)) for number in range(self.phase.rounds)]
         first, *later = map(self._of_system, self.system.plan(state.system))
         learning = self._of_phase(self.phase.last_exchanges())
@@ -152,7 +152,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def exchange_with_preparation(self, exchange: AnyExchange) -> AnyExchange:
-        """Return a copy of a system's exchange whose messages may hold the phase's state."""
+        """Return a copy of a system's exchange whose message may hold the preprocessing's state."""
         return replace(exchange, message=self.prepared_type(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
@@ -160,11 +160,11 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.system.has_converged(state.system)
 
     def phase_state(self, value: Prepared[Any, K]) -> K:
-        """Return the phase's state that is stored in a state, message or final model."""
+        """Return the preprocessing's state that is stored in a state, message or final model."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
     def is_complete(self, value: Prepared[Any, K]) -> bool:
-        """Return whether the phase's state in a state, message or final model is complete."""
+        """Return whether the preprocessing's state in a state, message or model is complete."""
         return self.phase.is_learnt(self.phase_state(value))
 
     def preprocess(self, value: Prepared[Any, K], client: Client) -> Client:
@@ -230,7 +230,7 @@ class _Wrapping(ServerWork[Any, Any, Any]):
 
 
 class OfPhase(_Wrapping):
-    """Server's half of an exchange of the phase, on the phase's field of the state."""
+    """Server's half of an exchange of the phase (preprocessing), on the phase's state."""
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
         """Return whether the phase's state has what the exchange needs."""
@@ -243,7 +243,7 @@ class OfPhase(_Wrapping):
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Metrics]:
-        """Return the state after the phase has aggregated the updates."""
+        """Return the state after the phase (preprocessing) has aggregated the updates."""
         learnt, figures = self.work.aggregate(self.phased.phase_state(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 

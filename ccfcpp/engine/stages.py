@@ -63,7 +63,7 @@ class Stage(Protocol):
 
 
 def wrap_transport(transport: Transport, stages: Sequence[Stage]) -> Deliver:
-    """Return a function that delivers requests through stages, the first nearest to clients."""
+    """Return a function that sends requests through stages; the first stage is next to clients."""
 
     def by_transport(request: ExchangeRequest) -> Iterator[Reply]:
         return transport.deliver(request.task, request.message, request.members)

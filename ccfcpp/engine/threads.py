@@ -82,7 +82,7 @@ def map_in_threads(
     threads: int | None = None,
     stop: Callable[[], None] = lambda: None,
 ) -> Generator[Result]:
-    """Apply a function to each part in several threads, and yield the results in order.
+    """Apply a function to each element of ``parts`` in threads, and yield the results in order.
 
     This is for work that PyTorch's own threads would not speed up much. The function sees the
     caller's context variables.
@@ -125,7 +125,7 @@ def map_in_threads(
 
 
 def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """Combine copies of a client work to one that runs in threads; return a single one as it is."""
+    """Combine copies of a ``ClientWork`` to one that runs in threads; a single one is returned."""
     return ThreadedWork(works) if len(works) > 1 else works[0]
 
 

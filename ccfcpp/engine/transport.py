@@ -75,7 +75,7 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """Transport to clients in this process, which work one cohort after another.
+    """Transport to clients in this process, which work in cohorts (together), one after another.
 
     Args:
         merges: Whether a cohort computes one update for all its clients if updates are sums. It is
@@ -110,7 +110,7 @@ class InProcess:
         return exchange.is_sum and self.merges and not remembers
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Run one cohort of clients after another, and yield their replies."""
+        """Run one cohort (clients that work together) after another, and yield their replies."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
         true = [self.clients[member.id].member for member in members]

@@ -153,7 +153,7 @@ def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec
 
 
 def find_part(parts: Mapping[str, Part], name: str) -> Part:
-    """Return the declaration, of the longest matching name, for a tensor; else ``Opaque``."""
+    """Return the declaration for a tensor, by the longest matching name; else ``Opaque``."""
     while name:
         if name in parts:
             return parts[name]

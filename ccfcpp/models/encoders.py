@@ -69,7 +69,7 @@ class ResNet18Backbone(PooledModule):
         return features
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Return a generator of ``forward`` with batch normalisation over all clients' batches."""
+        """Compute ``forward`` as a generator; batch normalisation is over all clients' batches."""
         network, path = self.network, child_path(name, "network")
         x = yield from batch_norm(network.bn1, f"{path}.bn1", network.conv1(x))
         x = torch.relu(x)
@@ -80,7 +80,7 @@ class ResNet18Backbone(PooledModule):
 
 
 def _basic_block(block: Any, x: Tensor, name: str) -> Pooling[Tensor]:
-    """Return a generator of torchvision's ``BasicBlock`` with batch normalisation over clients."""
+    """Apply torchvision's ``BasicBlock`` as a generator; batch norm is over all clients."""
     y = yield from batch_norm(block.bn1, f"{name}.bn1", block.conv1(x))
     y = yield from batch_norm(block.bn2, f"{name}.bn2", block.conv2(torch.relu(y)))
     if block.downsample is not None:

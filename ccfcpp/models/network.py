@@ -68,7 +68,7 @@ class FlatLayout:
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Use TF32 in the block if ``wanted``, else not in convolutions; these are deterministic."""
+    """Allow TF32 in the block, or forbid it in convolutions; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:

@@ -36,7 +36,7 @@ class FlatAdam:
         self._rate: float | Tensor = 0.0
 
     def begin(self, learning_rate: float, moments: Mapping[str, Tensor] | None = None) -> None:
-        """Set the learning rate and the moments, as ``moments`` returned them; None for 0."""
+        """Set the learning rate, and the moments to what ``moments()`` returned; None: to 0."""
         for name in _MOMENTS:
             if moments:
                 self._moments[name].copy_(moments[name])

@@ -135,12 +135,12 @@ def _nearest_moments(sums: Tensor) -> Tensor:
 
 
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
-    """Return a generator of batch normalisation (Ioffe and Szegedy 2015) over all clients' batches.
+    """Apply batch normalisation (Ioffe and Szegedy 2015) over all clients' batches, as a generator.
 
     Args:
         norm: The module; its running statistics are not changed.
         name: Its path in the network.
-        a: Float tensor of shape (batch, channels, …); the generator returns one of this shape.
+        a: Float tensor of shape (batch, channels, …), which the generator's result has, too.
     """
     a, statistics = yield Pool(
         name, a, moments, mean_and_variance, valid=_plausible, nearest=_nearest_moments
@@ -159,7 +159,7 @@ class PooledModule(nn.Module):
     """Base class of modules with batch normalisation inside that are not a ``Sequential``."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Return a generator of ``forward`` with batch normalisation over all clients' batches.
+        """Compute ``forward`` as a generator; batch normalisation is over all clients' batches.
 
         Args:
             x: The module's input.
@@ -213,7 +213,7 @@ def apply_rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -
 def apply_pooled(
     module: nn.Module, x: Tensor, name: str = "", precision: torch.dtype | None = None
 ) -> Pooling[Tensor]:
-    """Return a generator of a network's output, batch normalisation being over all clients.
+    """Apply a network as a generator; its batch normalisation is over all clients' batches.
 
     Args:
         module: A module; a ``Sequential`` is applied child by child, and any other module with
@@ -224,7 +224,7 @@ def apply_pooled(
             ``PooledModule``; None for no rounding. Batch normalisation is never rounded.
 
     Returns:
-        The output of ``module(x)`` in training mode.
+        The generator, whose result is ``module(x)`` in training mode.
     """
     if isinstance(module, Norm | PooledModule) and precision is not None:
         x = x.float()
@@ -240,7 +240,7 @@ def apply_pooled(
 
 
 def child_path(name: str, child: str) -> str:
-    """Return the path of the child of a module, whose own path is empty for the network."""
+    """Return the path of a module's child; ``name``, the module's path, is "" for the network."""
     return f"{name}.{child}" if name else child
 
 

@@ -77,7 +77,7 @@ class CudaGraphs:
 
 
 def make_recorder(device: torch.device) -> Record | None:
-    """Return the object that captures a trainer's steps on a device; None on a CPU."""
+    """Return an object that captures a trainer's steps as CUDA graphs; None on a CPU."""
     return CudaGraphs() if device.type == "cuda" else None
 
 
@@ -190,7 +190,7 @@ class Batches:
     """The random batches of a client's epochs.
 
     Args:
-        inputs: Inputs of the steps, which get the order of the samples as ``order``.
+        inputs: ``Inputs`` of the steps; an epoch's order of the samples is put there as ``order``.
         batch_size: Number of samples in a batch; the last one may be smaller.
     """
 
@@ -211,7 +211,7 @@ class Batches:
         return [length for length in lengths if length > 1]
 
     def next(self, length: int) -> Tensor:
-        """Return the indices of the next batch, int64 of shape (length,); called in a step."""
+        """Return the next batch's indices, int64 of shape (length,); a captured step may do so."""
         index: Tensor = self._inputs["order"].index_select(0, self._next)[0, :length]
         self._next += 1
         return index
@@ -228,7 +228,7 @@ class MeanLoss:
         self._total.zero_()
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a batch, a scalar; called in a step."""
+        """Add the loss of a batch, a scalar, to the sum; a captured step may call this."""
         self._total += loss.detach()
 
     def mean(self, steps: int) -> float | None:
@@ -240,7 +240,7 @@ _streams: dict[int, list[torch.cuda.Stream]] = {}
 
 
 def train_side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list[T]:
-    """Run the training of several clients, and return their results in order."""
+    """Run the training of several clients, on a GPU in turns; return their results in order."""
     if device.type != "cuda":
         return [_run_to_end(training) for training in trainings]
     here = torch.cuda.current_stream(device)

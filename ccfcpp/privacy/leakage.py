@@ -113,7 +113,7 @@ def shift_images(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inversion:
-    """Nearness of averages of images to single images, for averages of similarly many images.
+    """Metrics of inversion: how near averages of similarly many images are to single images.
 
     Attributes:
         least: Smallest number of images in one of these averages.

@@ -50,7 +50,7 @@ class Protection:
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by name of the exchange, so that it sends only parts of sums."""
+        """Wrap the clients' work, by name of the exchange, so that it sends only what is summed."""
         return wrap_works(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
@@ -90,7 +90,7 @@ class Protection:
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Raise ``UsageError`` if the server needs single parts, or ``clips`` names an unknown one."""
+    """Raise ``UsageError`` if the server needs more than sums, or ``clips`` has unknown names."""
     level = KeyValue("privacy.level", config.level)
     asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
     known: set[str] = set()

@@ -7,7 +7,7 @@ from ccfcpp.core.units import list_first
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Describe the protection, attackers and defence in a run's ``summary.json``, by title."""
+    """Return texts, by title, on the protection, attackers and defence in ``summary.json``."""
     privacy = summary.get("privacy", {})
     rows = {"secure sums": "yes"} if privacy.get("secure_sums") else {}
     if "epsilon" in privacy:

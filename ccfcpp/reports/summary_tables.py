@@ -53,7 +53,7 @@ def heading(run: RecordedRun) -> str:
 
 
 def note(run: RecordedRun) -> str | None:
-    """Return a note for the reader of a run that is unfinished or old; else None."""
+    """Return a note that a run has not ended, or that an earlier version made it; else None."""
     name = f"The run {run.label}" if run.label else "This run"
     if run.summary is not None:
         if run.setting:

@@ -87,7 +87,7 @@ class Attack:
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by the exchange's name, so that attackers send false updates."""
+        """Wrap each ``ClientWork``, by the exchange's name; attackers then send false updates."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def reported_members(self, members: Sequence[Member]) -> list[Member]:
@@ -229,7 +229,7 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
 
 
 def _constant(honest: HonestUpdate) -> Tensors:
-    """Set all learned values to a constant: 0.1 for models, 1 for other parts."""
+    """Return all learned tensors, filled with a constant: 0.1 for models, 1 for others."""
     return {
         name: torch.full_like(
             honest.tensors[name],
@@ -240,7 +240,7 @@ def _constant(honest: HonestUpdate) -> Tensors:
 
 
 def _false_sizes(honest: HonestUpdate) -> Tensors:
-    """Multiply all sums and counts by ``scale``."""
+    """Return all sums and counts, multiplied by ``scale``."""
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
@@ -249,7 +249,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
 
 
 def _one_point(honest: HonestUpdate) -> Tensors:
-    """Move all centroids, or clusters' means, to the first one of the client that is not empty."""
+    """Return all centroids, or clusters' means, moved to the client's first non-empty one."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
         part = find_part(honest.parts, name)

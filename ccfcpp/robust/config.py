@@ -87,7 +87,7 @@ class NoDefence(DefenceConfig):
 
 
 class Bound(DefenceConfig):
-    """Settings of the defence that bounds each client's part of the system's mean or sum."""
+    """Settings of the defence that bounds what each client adds to the system's mean or sum."""
 
     rule: Literal["bound"] = "bound"
     norm: PositiveNumber = 1.0

@@ -133,7 +133,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """Return the function that treats an exchange's updates; refuse parts that the rule cannot."""
+    """Return the defence's function on an exchange's updates; refuse a rule that does not fit."""
     parts = exchange.parts
     rule = KeyValue("defence.rule", config.rule)
     where = f": in {system}'s exchange {exchange.name!r} the server"
@@ -166,7 +166,7 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """Function that combines all clients' updates into a single one by a robust mean."""
+    """Callable that combines all clients' updates into a single one by a robust mean."""
 
     config: RobustMean
     parts: Mapping[str, Part]
@@ -231,7 +231,7 @@ class Robust:
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Compute each cluster's sum: the robust mean of the clients' means, times the count."""
+        """Compute each cluster's sum, (k, d): robust mean of the clients' means times the count."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling_name(name, part.count)] for update in updates])
@@ -248,11 +248,11 @@ class Robust:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Function that clips each client's update to bounds computed from the clients' medians.
+    """Callable that clips each client's update to bounds computed from the clients' medians.
 
     The norm of a model's change, a centroid, or a group of sums (per image if they are over images)
     is at most ``norm`` times the clients' median (Sun et al., *Can You Really Backdoor Federated
-    Learning?*, 2019, where the bound is given). A client counts for at most ``weight`` times as
+    Learning?*, 2019, with a fixed bound). A client counts for at most ``weight`` times as
     many images as the median client.
     """
 
@@ -292,7 +292,7 @@ class Bounded:
         starts: Mapping[str, Tensor],
         held: Sequence[float],
     ) -> None:
-        """Clip the norm of each client's change from ``starts``, divided by its weight ``held``."""
+        """Clip in place each client's change from ``starts``, whose norm is divided by ``held``."""
         there = [(own, n) for own, n in zip(updates, held, strict=True) if own.keys() & {*names}]
         changes = [
             {name: own[name].double() - starts.get(name, 0.0) for name in names if name in own}
@@ -331,7 +331,7 @@ class Bounded:
 
 
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
-    """Return the declared part of each tensor that is in any of the updates, by name."""
+    """Return the declaration of each tensor that is in any of the updates, by the tensor's name."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: find_part(parts, name) for name in names}
 
@@ -355,7 +355,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
 
 
 def _middle_value(points: Tensor) -> Tensor:
-    """Return the upper median of each coordinate of integers, shape (n, d)."""
+    """Return the middle value (upper median) of each coordinate of integer points (n, d)."""
     return points.sort(dim=0).values[len(points) // 2]
 
 

@@ -89,7 +89,7 @@ def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
 
 
 def most_central(squares: Squares) -> tuple[int, float]:
-    """Return the index of the point with the least median squared distance to others, and that.
+    """Find the point with the least median squared distance to others; return (index, median).
 
     Hostile points, if fewer than half, cannot make that median larger than honest points do.
     ``squares``: squared distances between the points, of shape (n, n).
@@ -127,12 +127,12 @@ def pairwise_squares(points: Tensor) -> Tensor:
 
 
 def assumed_hostile(share: float, points: int) -> int:
-    """Return a share of the points, rounded up, but fewer than half: those assumed hostile."""
+    """Return how many points to assume hostile: a share of them, rounded up, but below half."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
 def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
-    """Compute weights of points by the rule ``geometric-median``, ``krum`` or ``multi-krum``.
+    """Compute weights of n points by ``config.rule``, from their squared distances (n, n).
 
     Returns:
         float64 of shape (n,): not negative, with sum 1.
@@ -148,7 +148,7 @@ def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
 
 
 def make_estimator(config: RobustMean) -> Estimator:
-    """Return the estimator of the configured rule."""
+    """Return a function that estimates a robust mean of points (n, d) by the configured rule."""
 
     def estimate(points: Tensor) -> Tensor:
         if config.rule == "median":

@@ -44,10 +44,10 @@ class Setting:
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Make the setting of a configuration, and check that this machine can run it.
+        """Make the setting for a configuration, and check that this machine can run it.
 
         Raises:
-            UsageError: This machine lacks a device, precision or package that it asks for.
+            UsageError: This machine lacks a device, precision or package that ``config`` names.
         """
         device, privacy = choose_device(config.device), config.section(PrivacyConfig)
         check_precision(config.section(PrecisionConfig).precision, device)

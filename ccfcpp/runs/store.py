@@ -51,7 +51,7 @@ class History:
     held: dict[str, str] = field(default_factory=dict)
 
     def check_samples(self, clients: Iterable[Client]) -> None:
-        """Store digests of the clients' samples, and compare them with earlier ones.
+        """Store a digest (hash) of each client's samples, and compare it with an earlier one.
 
         Raises:
             UsageError: A client had other samples before the run was interrupted.

@@ -39,7 +39,7 @@ class Tracker(Protocol):
 
 
 class TensorBoardLog:
-    """TensorBoard's event file of one session of a run."""
+    """TensorBoard's event file of one session (start or resumption) of a run."""
 
     def __init__(self, run: Path, settings: Json) -> None:
         self.folder = RunPaths(run).tensorboard
@@ -126,7 +126,7 @@ _TRACKERS: dict[str, tuple[str, str, type[TensorBoardLog | MlflowLog]]] = {
 
 
 def tracker(name: str, run: Path, settings: Json) -> Tracker:
-    """Return a tracker for a session of a run.
+    """Return a tracker for a session (start or resumption) of a run.
 
     Args:
         name: ``tensorboard`` or ``mlflow``.

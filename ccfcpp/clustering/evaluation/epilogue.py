@@ -107,7 +107,7 @@ class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
     """Client side of exchange ``spreads``: sums of distances, silhouettes and outer products."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> SpreadSums:
-        """Return sums of distances, silhouettes and outer products; 0 over too few points."""
+        """Return a client's sums, as ``SpreadSums`` tells; those over too few points are 0."""
         members = _required(message.members)
         points, k, least = self._points(message.model, client), self.clusters, self.context.least
         clusters = self.algorithm.assign_by_model(message.model, client)
@@ -205,7 +205,7 @@ class ClusteringEpilogue(Epilogue):
         self.exchanges = EvaluationExchanges.about(algorithm.final_model_type)
 
     def begin(self, state: Any) -> EvaluationState | None:
-        """Return the evaluation's initial state, given a run's last; None without clusters."""
+        """Return the evaluation's initial state, from a run's last state; None without clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None

@@ -33,7 +33,7 @@ def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
 
 @dataclass(frozen=True)
 class SumBlocks(SummedWork[Message, S]):
-    """Base class of the client side of exchanges that sum over images or vectors by blocks.
+    """Base class of the client side of exchanges that sum over images, a block at a time.
 
     Attributes:
         context: Holds the bound on one image's contribution, and the fewest images in a sum.
@@ -69,7 +69,7 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
-        """Return the sums over a block of a client's images."""
+        """Return the sums over a block (some) of a client's images or vectors."""
 
     def drop_small_sums(self, total: S, samples: int) -> S:
         """Return the sums over a client's images, but 0 for clusters of too few images."""

@@ -91,9 +91,9 @@ def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _weights(squared_distances: Tensor, m: float) -> Tensor:
-    """Return the weights uᵢⱼᵐ divided by the largest in their cluster, to prevent underflow.
+    """Return the memberships' powers uᵢⱼᵐ, divided by the largest in cluster j.
 
-    The division does not change weighted means.
+    The division prevents underflow, and does not change weighted means.
     """
     logs = _log_memberships(squared_distances, m)
     largest = logs.amax(dim=0).clamp(min=torch.finfo(logs.dtype).min)

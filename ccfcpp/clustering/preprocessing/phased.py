@@ -49,7 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A clustering system on preprocessed samples; first exchanges (a phase) fit this."""
+    """A clustering system, preceded by exchanges (a phase) that fit its samples' preprocessing."""
 
     prepared = PreparedClusters
 

@@ -96,7 +96,7 @@ class Sums(ClusterSums):
 
 
 PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
-"""Declaration of the fields of ``Sums`` for an exchange."""
+"""What the fields of ``Sums`` are, to declare an exchange."""
 COLUMN_MEANS, MEANS, SPREADS = (
     Exchange(name, PreprocessingParams, Sums, PARTS, images=Images(), once=True)
     for name in ("means of columns", "mean", "variances")

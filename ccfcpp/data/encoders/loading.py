@@ -42,7 +42,7 @@ Batch = Callable[[Sequence[Picture]], NDArray[np.floating]]
 
 
 def load_encoder(text: str, device: torch.device) -> Encoder:
-    """Load a pre-trained encoder by the name that the user gave.
+    """Load the pre-trained encoder that the user has named ``text``.
 
     Raises:
         UsageError: No encoder has the name, its weights are missing or do not fit, or an optional
@@ -121,7 +121,7 @@ def _encoder_of_network(
     transform: Transform,
     device: torch.device,
 ) -> Encoder:
-    """Make an encoder from a network without head, with the weights ``state`` except ``heads``."""
+    """Make an encoder from a network, with the weights in ``state`` except those of ``heads``."""
     kept = {
         key: value
         for key, value in state.items()

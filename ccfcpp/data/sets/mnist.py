@@ -38,7 +38,7 @@ class IdxSet(Published):
 
     @property
     def expected(self) -> str:
-        """Description of the files that the root folder must hold."""
+        """Description of the files that the data sets' folder must hold."""
         return f"{', '.join(f'{file}.gz' for file in _FILES)} (in {self.name}/)"
 
     def find(self, root: Path) -> Path | None:

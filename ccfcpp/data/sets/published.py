@@ -36,12 +36,12 @@ _SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Published(DataSet, ABC):
-    """Base class of data sets that are downloaded into the root folder if missing."""
+    """Base class of data sets that are downloaded into the data sets' folder if missing."""
 
     @property
     @abstractmethod
     def expected(self) -> str:
-        """Description of the files that the root folder must hold."""
+        """Description of the files that the data sets' folder must hold."""
 
     @abstractmethod
     def find(self, root: Path) -> Path | None:
@@ -61,7 +61,7 @@ class Published(DataSet, ABC):
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
-        """Download into `folder`, with the layout of the root, and check the MD5."""
+        """Download the data set into `folder`, where `find` can find it, and check the MD5."""
 
     def place(self, root: Path) -> str:
         """Describe where under `root` the data set is found."""
@@ -102,9 +102,9 @@ class Packed(Published):
     """Base class of data sets that are published as one archive.
 
     Attributes:
-        folder: The folder in the archive.
+        folder: The name of the top folder in the archive.
         archive: The name of the archive.
-        members: Files that the unpacked folder must hold.
+        members: Names of the files that the unpacked folder must hold.
     """
 
     folder: str
@@ -113,7 +113,7 @@ class Packed(Published):
 
     @property
     def expected(self) -> str:
-        """Description of the files that the root folder must hold."""
+        """Description of the files that the data sets' folder must hold."""
         return f"{self.archive} (or its unpacked folder {self.folder}/)"
 
     def find(self, root: Path) -> Path | None:

@@ -120,7 +120,10 @@ def _decode(tree: Tree, files: _Files) -> Arrays:
 
 
 def _list_validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[Path, int]]:
-    """Return the validation images with their labels, in the order of the annotations."""
+    """Return the validation images with their labels, in the order of the annotation file.
+
+    ``index`` is the label of each class by its identifier (WNID).
+    """
     there = {image.name: image for image in _list_images(tree, folder / "images")}
     annotations = folder / _ANNOTATIONS
     labels = {}

@@ -92,7 +92,7 @@ class AnsweredRequests:
 
 
 def _progress_after(before: _Progress, request: Request, message: object) -> _Progress | None:
-    """Return the progress after a request (payload: ``message``); None if answered before."""
+    """Return the progress after a request (payload: ``message``); None if it is not a new one."""
     place, name, now = (request.round, request.index), request.exchange, before
     if request.session > before.session:
         restarts = before.restarts + (before.places > 0)

@@ -66,7 +66,7 @@ class CallSigner:
         }
 
     def set_clock(self, date: str) -> None:
-        """Set the clock to the server's time, given as the ``date`` header of a response."""
+        """Set this signer's clock to the server's time: the ``date`` header of a response."""
         self._ahead = parsedate_to_datetime(date) - now()
 
     def _signature(self, content: bytes) -> str:
@@ -78,7 +78,7 @@ class Connection(FleetHttpClient):
 
     Args:
         server: Host and port of the gate.
-        authority: Certificate file of the server's authority.
+        authority: Certificate file of the authority (CA) that has signed the server's certificate.
         signer: Signs the calls.
         proxy: URL of a proxy. Environment variables for proxies and certificates are ignored.
         on_status: Called for each response, with the header that states the server's progress.

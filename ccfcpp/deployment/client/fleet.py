@@ -79,7 +79,7 @@ class FleetClient:
 
     Args:
         server: Host and port of the server.
-        authority: Certificate file of the server's authority.
+        authority: Certificate file of the authority (CA) that has signed the server's certificate.
         key: The client's private key.
         answer: Returns the response to a request; it must not raise an error.
         display: Shows the client's status to its owner.
@@ -213,7 +213,7 @@ class _WithdrawnError(Exception):
 
 
 class _Calls:
-    """The calls of Flower's fleet API with which a client fetches requests and sends replies."""
+    """The calls of Flower's fleet API by which an online client gets requests and sends replies."""
 
     def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client

@@ -43,7 +43,7 @@ def save_results(
             table nor pictures are saved.
         images: The images, uint8 of shape (images, channels, height, width), or vectors of shape
             (images, length).
-        pictures: For vectors of photos, a function that loads the photos with given names.
+        pictures: If ``images`` are vectors of photos: loads the photos with given names.
     """
     _save(folder / _FOUND, found=assignments)
     for name in (_PICTURES, "clusters.csv"):

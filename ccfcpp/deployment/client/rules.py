@@ -99,7 +99,7 @@ class Rules(Section):
 
     @property
     def allowed(self) -> frozenset[Kind]:
-        """All kinds of data that may be sent."""
+        """All kinds of data, such as models, that the client may send."""
         return ALWAYS | frozenset(self.allow)
 
     @property

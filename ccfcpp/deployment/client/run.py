@@ -100,7 +100,7 @@ class ClientRun(ABC, Generic[Model]):
         """Class label of each test image, int64 of shape (images,); None if there are no labels."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Write a model and its settings to a folder, for ``predict``; by default write nothing."""
+        """Write a model and its settings to a folder for ``ccfcpp predict``; by default nothing."""
         return
 
     def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:

@@ -43,7 +43,7 @@ _SIDES, _COUNTS, _LENGTHS = (8, 16, 32, 64, 128, 256, 512), (100, 10_000, 100_00
 def refused_setting(
     command: Command, config: Mapping[str, object], accepted: tuple[str, ...]
 ) -> str | None:
-    """Return the first setting that a client refuses, as KEY=VALUE; None if it accepts all.
+    """Return the first setting of networks or rates that is refused, as KEY=VALUE; else None.
 
     Args:
         command: ``cluster`` or ``classify``.

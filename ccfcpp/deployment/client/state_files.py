@@ -10,7 +10,7 @@ from ccfcpp.engine.client import Memory
 
 
 class LostMemoryError(Exception):
-    """The requested version of a client's memory is missing or damaged."""
+    """The requested version of a client's memory (its local state) is missing or damaged."""
 
 
 class MemoryStore:

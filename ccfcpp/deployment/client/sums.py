@@ -73,7 +73,7 @@ class Rosters:
 
     Args:
         private: The client's private key.
-        authority: File of the authority's certificate.
+        authority: Certificate file of the authority (CA) that signs rosters.
         folder: Folder of the stored rosters.
         say: Shows the owner a message.
     """
@@ -88,7 +88,7 @@ class Rosters:
         self._before: dict[str, dict[tuple[int, int], Before]] = defaultdict(dict)
 
     def store(self, content: bytes) -> None:
-        """Check a signed roster from the server and store it; tell the owner if it is new.
+        """Check and store a signed roster (list of all clients' keys); tell the owner if it is new.
 
         Raises:
             ForbiddenError: The authority has not signed it, or this client is not on it.
@@ -103,17 +103,17 @@ class Rosters:
             self._say(f"secure sums with {_describe(roster)}")
 
     def safeguard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
-        """Return this client's protection in the secure sums of a run.
+        """Return what protects this client in the secure sums of a run: its signatures and limits.
 
         Args:
             run: Token of the run.
             spec: Description of the run. It is part of what clients sign, so that all must have
                 the same: with different ones a server could leave one client alone in a sum.
-            number: Number of this client, which must be its position on the roster.
+            number: Number of this client; it must be its position in the signed list of clients.
             floor: The smallest protection that the owner accepts in a sum.
 
         Raises:
-            ForbiddenError: The run's roster is not stored, or this client has another number on it.
+            ForbiddenError: The run's list (roster) is not stored, or has another number for it.
         """
         path = self._path(spec.roster)
         if not spec.roster or not path.exists():

@@ -248,7 +248,7 @@ class Worker:
         return Response(nonce=request.nonce, remembers=remembers), sent
 
     def _is_repeated(self, request: Request, message: object) -> bool:
-        """Return whether a request for counts is a repeated one, which gets no counts.
+        """Return whether a request for the exchange ``counts`` is repeated; it then gets no counts.
 
         Raises:
             MessageError: A request for another exchange is repeated.
@@ -287,7 +287,7 @@ class Worker:
         request: Request,
         message: object,
     ) -> tuple[object, bool]:
-        """Return the client's update in an exchange, and whether its memory has changed."""
+        """Return the client's update in an exchange, and whether its local state has changed."""
         position = request.exchange, request.round, request.index, request.last, request.samples
         task = Task(active.run.spec.method, *position)
         client, uses_memory = active.client, work.exchange.uses_memory
@@ -371,7 +371,7 @@ class _ActiveRun:
             self.randomness, self.client.grouping = draws.for_run(request.run), draws.grouping
 
     def is_of(self, request: Request) -> bool:
-        """Return whether a request belongs to this run, with the same settings and session."""
+        """Return whether a request is of this run: same settings, and no restart of the server."""
         return self._of == (request.run, request.session, request.spec, request.client)
 
 

@@ -1,1 +1,1 @@
-"""Keys, certificates and the roster of a federation."""
+"""Keys and certificates of a federation, and its roster: the list of its clients' public keys."""

@@ -181,7 +181,7 @@ def server_certificate(
 
 
 def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
-    """Read the certificate and the private key of the authority in a folder.
+    """Read the certificate and private key of the authority (CA) whose files are in a folder.
 
     Raises:
         UsageError: A file is missing or damaged, the two do not match, or the certificate has

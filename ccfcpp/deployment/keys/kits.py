@@ -95,7 +95,7 @@ def make_kit(
 ) -> Path:
     """Create a client's key, put its public key on the roster, and write a kit for its site.
 
-    The kit is a zip file with all that the site needs. Only it has the private key, encrypted.
+    The kit, a zip file, has all that the site needs; only there is the private key, encrypted.
 
     Args:
         folder: Folder of the authority's certificate and of the roster; if the server's certificate

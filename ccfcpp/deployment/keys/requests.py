@@ -45,7 +45,7 @@ class RosterRequest:
     Attributes:
         name: The client's name.
         key: The client's new public key.
-        before: Signature by the old key, which the new one replaces; empty if there is no old key.
+        before: Signature of name and key by the old key; empty if there is none to replace.
     """
 
     name: str
@@ -75,7 +75,7 @@ class RosterRequest:
 
     @staticmethod
     def encode(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
-        """Return a request as bytes, signed by the new ``key`` and the old one, ``before``."""
+        """Return a request file's bytes, signed by the new ``key`` and the old one, ``before``."""
         line = roster_line(name, key.public_key()).encode()
         signatures = [sign(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
@@ -90,7 +90,7 @@ class RosterRequest:
 
 
 def fingerprint(key: PublicKey) -> str:
-    """Return a short hash of a public key, 20 hexadecimal digits, to compare over the telephone."""
+    """Return a short hash of a public key, 20 hexadecimal digits, for two people to compare."""
     digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
@@ -104,7 +104,7 @@ def _decode_base64(text: bytes) -> bytes:
 
 
 def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
-    """Write a client's request to be put on a roster; create its key in ``folder`` if it has none.
+    """Write a client's request that a server admit its key; create a key in ``folder`` if needed.
 
     Returns:
         The request's file, and the fingerprint of the key.
@@ -117,7 +117,7 @@ def make_request(folder: Path, name: str, passphrase: str | None = None) -> tupl
 
 
 def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
-    """Create a new key for a client, and write a request to replace the old one on a roster.
+    """Create a new key for a client, and write a request that a server replace the old one.
 
     The old key is kept as ``NAME.key.old``. Arguments and results are those of ``make_request``.
 
@@ -180,7 +180,7 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
 
 def take_off_roster(name: str, roster: Path) -> Path:
-    """Remove a client from a roster: rename its key file to ``NAME.pub.revoked``; return its path.
+    """Revoke a client's key in folder ``roster``: rename it to ``NAME.pub.revoked``; return this.
 
     Raises:
         UsageError: The client is not on the roster.

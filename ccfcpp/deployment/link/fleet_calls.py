@@ -1,4 +1,4 @@
-"""The calls of Flower's fleet API that clients of this package make, with size limits."""
+"""The calls of Flower's fleet API (for clients) that this package's clients make; size limits."""
 
 import hashlib
 

@@ -24,7 +24,7 @@ def to_records(header: bytes, payload: ArrayRecord) -> RecordDict:
 
 
 def packet_of(message: Message) -> Packet:
-    """Return the packet in one of Flower's messages.
+    """Return the packet (header and payload) in one of Flower's messages.
 
     Raises:
         ValueError: The message does not hold exactly one packet.
@@ -44,7 +44,7 @@ def packet_of(message: Message) -> Packet:
 
 
 def decode_packet(name: str, contents: dict[str, bytes]) -> Packet | None:
-    """Decode a received message, and return the packet in it; None if it is not a valid one.
+    """Decode a received message, and return the packet in it; None if either is invalid.
 
     Args:
         name: ID of the message's root object.

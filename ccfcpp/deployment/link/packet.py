@@ -27,7 +27,7 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Undelivered:
-    """Result of ``Link.pull`` if no response can come any more, with the reason."""
+    """Result of ``Link.pull`` if no response to a packet can come any more, with the reason."""
 
     reason: str
 
@@ -47,7 +47,7 @@ class Link(Protocol):
             seconds: Time limit for the response, from now.
 
         Returns:
-            A ticket for ``pull``; None if the client is offline.
+            A ticket (the message's ID) for ``pull``; None if the client is offline.
         """
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:

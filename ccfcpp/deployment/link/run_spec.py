@@ -90,7 +90,7 @@ class RunSpec(Section):
             raise UsageError("what the run does for privacy cannot be read") from error
 
     def with_noise(self, noise: float) -> "RunSpec":
-        """Return a copy with ``privacy.noise`` set to ``noise``: deviation over sensitivity."""
+        """Return a copy with ``privacy.noise`` = ``noise``: standard deviation / sensitivity."""
         settings = self.config.get("privacy")
         privacy = {**(settings if isinstance(settings, dict) else {}), "noise": noise}
         return self.model_copy(update={"config": {**self.config, "privacy": privacy}})

@@ -1,4 +1,4 @@
-"""Selection of the clients that may take part in a run, by the facts that they send."""
+"""Selection of the clients that may take part in a run, by facts that they send on their data."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
 
 
 class Admission:
-    """Clients that may take part in a run, chosen by the facts on their images.
+    """Clients that may take part in a run, chosen by facts on their data (number, type, classes).
 
     A client with invalid or unsuitable facts is refused, so that the others can run without it.
 

@@ -52,7 +52,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class Channel:
-    """The server's link to its clients, with time limits and an observer."""
+    """The server's link to its clients, with time limits and an observer of clients' status."""
 
     link: Link
     timeouts: Timeouts = Timeouts()

@@ -99,7 +99,7 @@ class ConnectionLimiter:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with a deadline for the header of each request.
 
-    After ``patience`` seconds the connection is closed. When it has ended, ``end`` is called.
+    If a header takes over ``patience`` seconds, the connection is closed; then ``end`` is called.
 
     Attributes:
         made: Whether the connection was established.
@@ -131,7 +131,7 @@ class TimedProtocol(H11Protocol):
         self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline, and call ``end``, when the connection has ended."""
+        """Cancel the deadline, and call the given ``end``, since the connection has ended."""
         self._cancel_deadline()
         self._end()
         super().connection_lost(exc)

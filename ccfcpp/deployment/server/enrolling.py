@@ -31,7 +31,7 @@ def enrol(
     least: int | None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
-    """Ask clients for facts on their images until enough can take part; return who takes part.
+    """Ask clients for facts (such as their number of images) until enough can take part.
 
     Args:
         channel: Connection to the clients.
@@ -39,7 +39,7 @@ def enrol(
         command: ``cluster`` or ``classify``.
         names: Names of all clients, in the order of their numbers.
         least: Number of clients to wait for; None: all that can take part.
-        roster: For secure sums: the signed roster, which is sent to each client.
+        roster: For secure sums: the signed list of clients' keys, which is sent to each client.
     """
     spec = first_spec(command, config.model_dump(mode="json"))
     if roster is not None:
@@ -70,10 +70,10 @@ class Enroller:
         channel: Connection to the clients.
         enrolment: The clients that take part already; none before the run.
         config: Configuration of the run.
-        admitted: Names of all clients on the roster; a client's number is its position here, unless
-            another client has that number.
+        admitted: Names of all clients that may ever join; a client's number is its position here,
+            unless another client has that number.
         on_growth: Called with the larger enrolment when clients have joined.
-        roster: For secure sums: the signed roster, which is sent to each client.
+        roster: For secure sums: the signed list of clients' keys, which is sent to each client.
         least: Number of clients that ``gather`` waits for; None: all that can take part.
 
     Attributes:
@@ -110,10 +110,10 @@ class Enroller:
         self._asked: dict[str, tuple[Request, str, float]] = {}
 
     def gather(self) -> Enrolment:
-        """Wait without time limit until enough clients can take part; return the enrolment.
+        """Wait without time limit until enough clients can take part; return the run's clients.
 
         Raises:
-            UsageError: The roster has no new clients, or too few can take part.
+            UsageError: There are no new clients, or too few of them can take part.
         """
         if not self.names:
             raise UsageError(
@@ -128,7 +128,7 @@ class Enroller:
         return enrolment
 
     def enrol_newcomers(self) -> Enrolment | None:
-        """Ask new clients, without waiting; return the larger enrolment, None if none joined."""
+        """Ask new clients, without waiting; return the run's clients if some joined, else None."""
         if not self.names:
             return None
         self._poll_clients()
@@ -168,7 +168,7 @@ class Enroller:
                 self._asked[name] = request, ticket, time.monotonic()
 
     def _enrolment_with(self, new: Mapping[str, Facts]) -> Enrolment:
-        """Return the enrolment with the clients ``new``, given their facts by name."""
+        """Return the run's clients with the ``new`` ones, whose facts are given by name."""
         before = self.enrolment
         spec, members = before.spec, {member.id: member for member in before.members}
         for name, facts in new.items():
@@ -215,7 +215,7 @@ def _may_join(spec: RunSpec, roster: "SignedRoster | None") -> bool:
     """Return whether clients may join after the start of a run.
 
     With differential privacy they may not, since the noise is for a fixed number of clients. Secure
-    sums need the roster that was signed at the start, which a resumed run does not have.
+    sums need the list of keys (roster) signed at the start, which a resumed run does not have.
     """
     known = not spec.privacy.secure_sums or (roster is not None and roster.digest == spec.roster)
     return spec.privacy.level == "none" and known

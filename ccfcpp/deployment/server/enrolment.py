@@ -85,7 +85,7 @@ class Enrolment:
         )
 
     def save(self, path: Path) -> None:
-        """Write the enrolment as JSON."""
+        """Write the enrolment (clients and description of the run) to a file, as JSON."""
         write_atomically(path, _FILE.dump_json(self, by_alias=True, indent=2))
 
     @staticmethod

@@ -187,7 +187,7 @@ class Fleet:
         return reply
 
     def keep_alive(self) -> None:
-        """Keep Flower's run alive, delete expired messages, and remove clients off the roster.
+        """Keep Flower's run alive, delete expired messages, and remove clients no longer admitted.
 
         Call this at least every half minute. If Flower has ended its run, for instance after a
         change of the clock, a new one is started, and earlier requests are lost.
@@ -233,7 +233,7 @@ class Fleet:
         return record
 
     def _why_undelivered(self, sent: _Sent) -> Undelivered | None:
-        """Return why no reply can come any more, such as a reconnection; None if one can come."""
+        """Return why a message can get no reply, as after a reconnection; None if it can."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
             return _RESTARTED
@@ -262,7 +262,7 @@ class Fleet:
     def _read_reply(self, name: str) -> Packet | Undelivered | None:
         """Return the packet in a reply, given its ID; an empty packet if the reply is not valid.
 
-        It is None if not all parts of the reply have arrived.
+        It is None while parts are still to arrive, and ``Undelivered`` if one cannot arrive.
         """
         contents: dict[str, bytes] = {}
         waiting = [name]

@@ -166,7 +166,7 @@ class _SignedCalls:
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
         """Return whether a call's signature is valid; Flower checks its age and node later.
 
-        With ``body=None`` only the call's time must be signed, by a client on the roster.
+        With ``body=None`` only the call's time must be signed, by a client of this fleet.
         """
         key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
@@ -180,7 +180,7 @@ class _SignedCalls:
             return False
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        """Return ``send`` with further headers: the server's time and, on success, its progress."""
+        """Return a ``send`` that adds headers: the server's time and, on success, its progress."""
         key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def send_with_headers(message: Message) -> None:
@@ -234,7 +234,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 @contextmanager
 def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
-    """Serve a fleet's API at a Unix socket within the context, in a thread.
+    """Serve the HTTP API for a fleet's clients at a Unix socket, in a thread, within the context.
 
     Args:
         fleet: The clients, and the messages for them.

@@ -40,7 +40,7 @@ _START, _SLOWEST = 10.0, 32 * 2**10
 
 
 class _TooLargeError(Exception):
-    """The body of a request is larger than allowed."""
+    """The body of an HTTP request is larger than allowed."""
 
 
 class Gate:
@@ -162,7 +162,7 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the parts of a body, with limits for its size and speed.
+    """Yield the parts of a request's body, with limits for its size and speed.
 
     Raises:
         _TooLargeError: The body is larger than ``most_bytes``, whatever its announced length.

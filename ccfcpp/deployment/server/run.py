@@ -125,7 +125,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Deployed:
-        """Return the transport to the clients, which keep their local states themselves."""
+        """Return the transport to the clients; they keep their local states, not ``memories``."""
         self.deployed.set_stop_check(should_stop)
         return self.deployed
 

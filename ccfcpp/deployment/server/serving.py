@@ -21,7 +21,7 @@ from ccfcpp.deployment.server.gate_server import GateSetting
 def open_server(
     keys: Path, roster: Path, host: str, port: int, logs: Path
 ) -> Iterator[tuple[Fleet, int]]:
-    """Run a server for the clients of a roster within the context.
+    """Run a server for the clients whose keys are in a folder, the roster, within the context.
 
     Args:
         keys: Folder of the server's keys.
@@ -50,7 +50,7 @@ def open_server(
 
 
 def _unchanged_names(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
-    """Return the names of the clients whose key on the roster is unchanged or cannot be read."""
+    """Return the clients whose key in the folder ``roster`` is unchanged or cannot be read."""
     try:
         listed = roster_names(roster)
     except OSError:

@@ -99,12 +99,12 @@ class Deployed:
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Set the versions of clients' memories to continue with; one that is lost starts anew."""
+        """Set the versions of clients' local states to continue from; a lost one starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
     def settle(self) -> None:
-        """Let clients delete versions of their memories older than those accepted now."""
+        """Let clients delete versions of their local states older than those accepted now."""
         self._kept = dict(self._accepted)
 
     def _wait_for_free_member(self, members: Sequence[Member]) -> Mapping[str, int]:
@@ -209,7 +209,7 @@ class Deployed:
 
 
 def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:
-    """Yield the serialised message for each client, one at a time to save memory."""
+    """Yield each client's message (its own if addressed) as bytes, one by one to save memory."""
     if isinstance(message, Addressed):
         yield from (serialize(message.to(member.id)) for member in members)
     else:

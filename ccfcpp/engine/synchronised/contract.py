@@ -119,7 +119,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples that a process uses in a step.
+    """The samples that a process uses in a training step, and how to compute on them.
 
     Attributes:
         program: Makes the step's program, a generator (``ccfcpp.models.pooled``), from tensors

@@ -116,7 +116,7 @@ class Descent:
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
-        """The plans of an exact step, and of a lagged one, which reuses sums of the step before."""
+        """The plans (lists of exchanges) of an exact step, and of a lagged one (see ``lags``)."""
         return rehearse_plans(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
 
     @cached_property
@@ -162,7 +162,10 @@ class Descent:
     def client_works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["StepWork"]:
-        """Return the clients' half of each exchange of a step; arguments: ``ClientContext``."""
+        """Return the clients' half of each exchange of a step.
+
+        ``bounding``, ``least`` and ``alone`` are those of ``ClientContext``.
+        """
         steps = OpenSteps(self, batches, bounding, least, alone)
         return [StepWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
@@ -225,7 +228,7 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
-        """Start a step of some clients from its first message ``known``; None if without images."""
+        """Start a step of some clients, given its first message ``known``; None without images."""
         filling = self.descent.samples / max(1, task.samples or self.descent.samples)
         turns = [self._select(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
@@ -261,7 +264,7 @@ class OpenSteps:
 
 @dataclass(eq=False)
 class StepWork(SummedWork[StepMessage, Contribution]):
-    """Clients' half of one exchange of a step."""
+    """Clients' half of one exchange of a synchronised training step."""
 
     steps: OpenSteps
     exchange: Exchange[StepMessage, Contribution]

@@ -136,7 +136,7 @@ class Muon(Optimizer):
 
 
 def _direction(momentum: Tensor) -> Tensor:
-    """Return a matrix's step before the rate: UVᵀ of its momentum times 0.2 √max(rows, columns)."""
+    """Return a matrix's step at rate 1: orthogonalised momentum times 0.2 √max(rows, columns)."""
     matrix = orthogonalise(momentum.flatten(1))
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 

@@ -38,7 +38,7 @@ _ALWAYS = torch.ones(2, dtype=torch.float64)
 
 @dataclass(eq=False)
 class StepExchange(ServerWork[D, StepMessage, Contribution]):
-    """Server's half of one exchange of a step.
+    """Server's half of one exchange of a synchronised training step.
 
     Attributes:
         plan: All exchanges of the step.
@@ -68,7 +68,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         )
 
     def update_format(self, message: StepMessage) -> UpdateFormat:
-        """Return a contribution's names, shapes and dtypes, of gradients the dtype for sending."""
+        """Return a contribution's tensor names, shapes and dtypes; gradients have ``precision``."""
         wanted = self.plan.trips[self.number]
         travels = round_gradient(wanted.gradient, self.precision)
         return format_of(pack(dataclasses.replace(wanted, gradient=travels)))
@@ -181,7 +181,7 @@ def add_absent_parts(
 
 
 def _tally_of(client: int, name: str) -> str:
-    """Return the key of two counts in ``DescentState.parts``: steps with a client's images, all."""
+    """Return the key in ``DescentState.parts`` of a client's counts: [steps with images, steps]."""
     return client_part_name(client, f"{name} in steps")
 
 

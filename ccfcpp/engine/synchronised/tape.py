@@ -2,13 +2,13 @@
 
 Let θ be the weights, S₁, …, S_m the sums that are pooled over clients, and t_i(S_i) the statistics
 that the step computes of them. A client's part of S_i is s_i(θ, t₁ … t_{i−1}), and its part of the
-loss L is ℓ(θ, t₁ … t_m); ℓ₀(t₁ … t_m) is the common part of L. Backward, from the last pool to the
-first,
+loss L is ℓ(θ, t₁ … t_m); ℓ₀(t₁ … t_m) is the common part of L. Backward, from the last pooled sum
+to the first,
 
     dL/dt_i = ∂ℓ₀/∂t_i + Σ_clients [ ∂ℓ/∂t_i + Σ_{j>i} (∂s_j/∂t_i)ᵀ (∂t_j/∂S_j)ᵀ dL/dt_j ],
 
 which is again a sum over clients, as is dL/dθ (docs/synchronised.md). The graph is cut at each
-pool, so that backward goes through each segment once.
+pooled sum, so that backward goes through each segment once.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -159,8 +159,8 @@ class Plan:
         trips: A template for each exchange: the names and shapes of its sums and gradients, with
             zeros, as a client without samples sends.
         lags: Sums and gradients that are taken from the step before.
-        valid: Functions that return whether a client's part of a sum is valid, by the sum's name.
-        nearest: Functions that map a noisy sum to the nearest valid one, by the sum's name.
+        valid: Functions that return whether a client's summand is possible, by the sum's name.
+        nearest: Functions that map a noisy sum to the nearest possible one, by the sum's name.
     """
 
     trips: tuple[Contribution, ...]
@@ -218,7 +218,7 @@ def run_all_exchanges(
 
 
 def _rehearse(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
-    """Run a trial step after one with results ``before``; return its plan, and its results."""
+    """Run a trial step, with lagged sums from ``before``; return its plan, sums and gradients."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
     updates = run_all_exchanges(tape, totals, slopes)

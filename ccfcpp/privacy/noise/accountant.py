@@ -66,7 +66,7 @@ def epsilon(
         noise: Standard deviation of each sum's noise, divided by the largest change that one client
             or image can make.
         delta: δ of the (ε, δ) guarantee.
-        accountant: How the releases are added up.
+        accountant: How the releases are added up (see the module).
     """
     return epsilon_of_all({noise: releases}, delta, accountant)
 

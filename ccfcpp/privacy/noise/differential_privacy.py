@@ -35,6 +35,7 @@ class Level(ABC):
     """Base class of a run's differential privacy: its noise on sums, and its budget.
 
     Args:
+        config: Settings of privacy.
         rounds: The exchanges of each round, as far as they are known in advance.
         randomness: The run's source of random numbers, for reproducible noise.
 

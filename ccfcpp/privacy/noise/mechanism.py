@@ -37,7 +37,7 @@ times the noise."""
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """Return each group's share w of a sum's privacy loss; the shares add up to 1.
+    """Return the share w of each group of parts in a sum's privacy loss; they add up to 1.
 
     Args:
         parts: Declared meaning of an update's parts, by name.
@@ -56,11 +56,11 @@ def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the Euclidean norm of one contributor's parts of an exchange's sums.
+    """Bounds on the Euclidean norm of what one contributor adds to the sums of an exchange.
 
     Attributes:
         exchange: The exchange.
-        clip: Bound C of groups of parts that have no bound of their own.
+        clip: Bound C of groups of parts (named tensors) that have no bound of their own.
         of_group: Bound C by the group's name, or by what stands before ``/`` in it.
         batch: Mean size of a batch. Parts declared ``of_batch`` are divided by it, and so are their
             bounds.
@@ -72,14 +72,14 @@ class Bounds:
     batch: float = 1.0
 
     def of(self, group: str) -> float:
-        """Return the bound C on the joint norm of a group of parts."""
+        """Return the bound C on the joint norm of a group of parts (named tensors)."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
         part = find_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clip_parts(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Clip one contributor's parts: scale down each group whose joint norm exceeds its bound.
+        """Clip one contributor's tensors: scale down each group whose joint norm exceeds its bound.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
@@ -96,10 +96,10 @@ class Bounds:
         return clipped
 
     def clip_and_sum(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Clip the parts of several contributors as ``clip_parts`` does, and sum them.
+        """Clip the tensors of each of several contributors, as ``clip_parts`` does, and sum them.
 
         Args:
-            parts: Tensor of shape (contributors, …) by name.
+            parts: Tensors of shape (contributors, …) by name.
         """
         sums: Addends = {}
         for group, names in self._groups(parts).items():
@@ -114,9 +114,9 @@ class Bounds:
         return sums
 
     def clip_rows(self, part: str, rows: Tensor) -> Tensor:
-        """Clip the norm of each row of (contributors, d) to the bound of the part named ``part``.
+        """Clip the norm of each row to the bound of ``part``, a named tensor of the update.
 
-        Rows with NaN or Inf become 0.
+        ``rows`` has the shape (contributors, d). Rows with NaN or Inf become 0.
         """
         factors, spoilt = self._factors(part, rows.norm(dim=1))
         return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
@@ -182,22 +182,22 @@ class Bounds:
 
 
 def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the norm bounds on one client's or image's parts, by the run's level of privacy."""
+    """Return the norm bounds on what one client, or at level "image" one image, adds to sums."""
     return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
 def clip_client_parts(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
-    """Clip a client's parts of sums at privacy level "client"; else return them unchanged."""
+    """Clip what a client adds to sums at privacy level "client"; else return it unchanged."""
     return client_bounds(config, exchange).clip_parts(parts) if config.level == "client" else parts
 
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the norm bounds on a client's parts of an exchange's sums."""
+    """Return the norm bounds on what one client adds to an exchange's sums."""
     return Bounds(exchange, config.clip, _configured(config, exchange.usual))
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the norm bounds on an image's parts of sums; raise ``ValueError`` if it has none."""
+    """Return the norm bounds on what one image adds to sums; raise ``ValueError`` if unbounded."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")

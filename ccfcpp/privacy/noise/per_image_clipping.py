@@ -42,7 +42,7 @@ class _Run:
 
 
 class _Driver(nn.Module):
-    """Module whose forward computes the loss of a network, to be called with other parameters."""
+    """Module whose forward computes a network's loss, so that parameters can be passed to it."""
 
     def __init__(self, network: nn.Module, program: Callable[..., Program]) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class ImageSums:
         return gradient_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
-        """Compute the gradient of the loss term common to all images, by all statistics."""
+        """Compute and store the gradient, at all statistics, of the loss term common to images."""
         first = tuple(of[0] for of in self.shown)
         self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {
@@ -218,7 +218,7 @@ class ImageBounding:
         return Randomness(secrets.randbits(256))
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Clip each image's row of (images, d) to the norm bound of the part named ``part``."""
+        """Clip each image's row, of (images, d), to the norm bound of the tensor named ``part``."""
         return image_bounds(self.config, exchange).clip_rows(part, rows)
 
     def open(

@@ -33,7 +33,7 @@ _PRESENT = " present"
 
 
 def require_sums(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
-    """Raise ``UsageError`` if the server needs single clients' parts of an exchange.
+    """Raise ``UsageError`` if the server needs single clients' values, and not only sums.
 
     ``asked`` is the setting that permits sums only, and ``system`` the system's name, for messages.
     """

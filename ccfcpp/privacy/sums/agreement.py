@@ -79,7 +79,7 @@ class Terms:
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """Return the terms of a sum over ``asked`` clients; both sides compute them, clients sign."""
+    """Return the terms of a task's secure sum over ``asked`` clients; both sides compute them."""
     wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
     # With half of the clients or fewer, the server could obtain both secrets of a client.
     threshold = max(2, asked // 2 + 1, wanted)
@@ -117,7 +117,7 @@ def most_drawn(marked: int, others: int, drawn: int) -> int:
 
     Args:
         marked: Number of marked items.
-        others: Number of all items.
+        others: Number of all items, marked or not.
         drawn: Size of the sample, drawn without replacement.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Client side of sums; the state of a secure sum is in memory only, and is deleted afterwards."""
+"""Client side of sums over clients; the state of a secure sum is in memory only, until it ends."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ class WithinBounds(SendsParts):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[BoundedParts | RefusedUpdateError]:
-        """Return each client's bounded parts, or its refusal."""
+        """Return what each client adds to the sums, clipped, or its refusal."""
         return [
             update
             if isinstance(update, RefusedUpdateError)
@@ -99,7 +99,7 @@ class WithinBounds(SendsParts):
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> BoundedParts | None:
-        """Return the bounded sum of several clients' parts; None if the work makes no sums."""
+        """Return the sum of several clients' clipped parts; None if the work makes no sums."""
         total = self.work.local_sum(self.own(task), message, clients, randomness)
         return None if total is None else BoundedParts(self.parts(message, total))
 
@@ -117,14 +117,14 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """Return a client's ``Participant`` in a task's sum; raise if it has none."""
+        """Return a client's ``Participant`` in a task's sum; raise an error if it has none."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Return a client's new keys (stage 1), and delete its state of an earlier sum."""
+        """Return a client's new public keys (stage 1), and delete its state of an earlier sum."""
         asked = message.read()
         if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
@@ -144,18 +144,18 @@ class Participants:
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's encrypted key shares, one box for each other holder (stage 2)."""
+        """Return a client's encrypted key shares for the clients that will hold them (stage 2)."""
         return ClientRows.of(
             self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
         )
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Return a client's tags, which tell other clients that they are in the sum (stage 4)."""
+        """Return a client's tags, which tell others that they are in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
         return ClientRows.of(tags, TAG_BYTES)
 
     def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
-        """Return a client's shares that remove masks (stage 5), and delete its state."""
+        """Return a client's shares of others' secrets, to remove masks (stage 5); end its part."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
@@ -208,7 +208,7 @@ class UnderMasks(SendsParts):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[MaskedParts | RefusedUpdateError]:
-        """Return each client's parts that add up, as masked fixed-point numbers, or its refusal."""
+        """Return what each client adds to the sums, masked and in fixed point, or its refusal."""
         answers: dict[int, MaskedParts | RefusedUpdateError] = {}
         there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
@@ -247,7 +247,7 @@ def wrap_works(
     clients: int,
     guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
-    """Wrap the clients' work, by name of the exchange, so that it sends only parts of sums.
+    """Wrap the clients' work, by name of the exchange, so that it sends only what is summed.
 
     Exchanges that are not sent stay as they are; a client on another machine is never asked for
     one, since nothing would hide it.

@@ -38,7 +38,7 @@ class FixedPoint:
         return math.ldexp(1.0, -self.fraction)
 
     def largest(self, summands: int) -> float:
-        """Return the largest absolute value of which a sum of ``summands`` cannot overflow."""
+        """Return the largest absolute value of ``summands`` numbers whose sum cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
         whole = ((1 << (self.bits - 1)) - 1) // summands - 1
         return whole * self.step * (1 - math.ldexp(1.0, -50))

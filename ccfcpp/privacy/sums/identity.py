@@ -62,7 +62,7 @@ class Before:
 
     Attributes:
         asked: The clients that were asked.
-        holders: The holders of its secrets.
+        holders: The clients that hold shares of its secrets.
         included: The clients in the sum, as far as it knows: itself, and those of whose secrets it
             holds shares.
     """

@@ -1,4 +1,4 @@
-"""Messages of a secure sum, and of a sum of bounded parts that the server sees.
+"""Messages of a secure sum, and of a sum of clipped updates that the server sees.
 
 Received messages may have any shapes and dtypes: they are checked when they are read.
 """
@@ -56,7 +56,7 @@ class ClientRows:
         return ClientRows(numbers_of(rows), _row(b"".join(rows.values())).view(len(rows), width))
 
     def read(self, width: int) -> dict[int, bytes]:
-        """Return the rows by client; raise ``RefusedUpdateError`` if they differ from ``width``."""
+        """Return the rows by client; refuse them if they are not ``width`` bytes long."""
         numbers = _numbers(self.clients)
         _check(self.rows, torch.uint8, len(numbers), width)
         return {n: _bytes(row) for n, row in zip(numbers, self.rows.cpu(), strict=True)}
@@ -138,7 +138,7 @@ class Keys:
 
 
 def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Letters:
-    """Pack the keys of each client's neighbours, with which it shares masks, by client."""
+    """Pack, for each client, the keys of its neighbours, with which it shares masks."""
     routed = {
         receiver: {n: bytes([e.entrusts]) + e.public + e.signature for n, e in owners.items()}
         for receiver, owners in known.items()
@@ -193,14 +193,14 @@ class WithMail(Generic[Message]):
 
 @dataclass(frozen=True)
 class BoundedParts:
-    """Clipped parts of a client's update, to be summed over clients: float64 by name."""
+    """Clipped parts (tensors) of a client's update, to be summed over clients: float64 by name."""
 
     parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class MaskedParts:
-    """Masked parts of a client's update, to be summed over clients.
+    """Masked parts (tensors) of a client's update, to be summed over clients.
 
     Attributes:
         words: All numbers in the order of their parts' names, as masked fixed-point numbers: int32
@@ -213,12 +213,12 @@ class MaskedParts:
 
     @staticmethod
     def of(words: Words, tags: Mapping[int, bytes]) -> "MaskedParts":
-        """Pack masked numbers, and the tags by receiving client."""
+        """Pack masked numbers, and tags (authentication codes) by receiving client."""
         signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
         return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """Return the masked numbers, of which there must be ``numbers``, and tags by client."""
+        """Return the masked numbers, exactly ``numbers``, and the tags by receiving client."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
         return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 

@@ -78,10 +78,10 @@ class Offer(NamedTuple):
     """A client's message in the first stage: its public keys and chosen holders.
 
     Attributes:
-        public: The keys c_u and s_u, 64 bytes.
+        public: The client's public keys for encryption (c_u) and for masks (s_u), 64 bytes.
         holders: Numbers of the clients that hold shares of its secrets, ascending, including its
             own.
-        signature: Signature of the terms, the client's number and its keys.
+        signature: The client's signature of the terms, its number and its keys.
     """
 
     public: bytes
@@ -93,7 +93,7 @@ class Neighbour(NamedTuple):
     """Public keys of another client with which a client shares a mask.
 
     Attributes:
-        public: The neighbour's keys, 64 bytes.
+        public: The neighbour's public keys for encryption and for masks, 64 bytes.
         signature: The neighbour's signature of its keys.
         entrusts: Whether the neighbour has chosen the client as a holder of its shares.
     """
@@ -164,13 +164,13 @@ class Participant:
         self._has_masks = False
 
     def keys(self) -> Offer:
-        """Return the signed public keys c_u and s_u, and the holders of shares (stage 1)."""
+        """Return this client's signed public keys, and the holders of its shares (stage 1)."""
         public = self._public
         signature = self.identity.signed(self._signed_content(self.number, public))
         return Offer(public, self.holders, signature)
 
     def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
-        """Return, for each other holder, an encrypted box with shares of both secrets (stage 2).
+        """Return an encrypted box of key shares for each other holder of such shares (stage 2).
 
         Args:
             neighbours: Public keys of the neighbours, by number.
@@ -217,10 +217,12 @@ class Participant:
         self._has_masks = True
 
     def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
-        """Return the masked vector y_u, and tags for the clients with common masks (stage 3).
+        """Return this client's vector with masks added, and tags (stage 3).
+
+        A tag proves to a client with a common mask that the mask is in the vector.
 
         Args:
-            vector: The vector x_u, which is not changed.
+            vector: The vector without masks, which is not changed.
             about: Digest of the message that the vector answers.
         """
         if not self._has_masks:
@@ -234,10 +236,10 @@ class Participant:
         return total, {other: self._seal_box(other, _MASKED) for other in self._mask_partners}
 
     def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
-        """Return tags that tell clients that they are in the sum (stage 4).
+        """Return tags (authentication codes) that tell clients that they are in the sum (stage 4).
 
         Args:
-            arrived: Tags of stage 3, by the client whose shares this one holds.
+            arrived: Tags of stage 3, by sender: clients whose shares this one holds.
         """
         self._enter("agreement")
         if not arrived.keys() <= self._held.keys():
@@ -252,7 +254,7 @@ class Participant:
         """Return the shares that remove the masks from the sum (stage 5).
 
         Args:
-            included: Tags of stage 4, by the holders of this client's shares.
+            included: Tags of stage 4, by sender: holders of this client's shares.
         """
         self._enter("unmasking")
         own = set(self.holders) & set(self._mask_partners)
@@ -268,7 +270,7 @@ class Participant:
 
     @property
     def shown(self) -> Before:
-        """Record of this sum, to be stored once the client has revealed shares."""
+        """Record of this secure sum, to be stored once the client has revealed shares."""
         return Before(self._asked, self.holders, self._included)
 
     @property
@@ -289,7 +291,7 @@ class Participant:
             self.identity.check(number, each.signature, self._signed_content(number, each.public))
 
     def _signed_content(self, number: int, public: bytes) -> bytes:
-        """Return the content that a client signs: digest of the terms, its number, its keys."""
+        """Return the content that a client signs: digest of the terms, its number, public keys."""
         return self._terms_digest + number.to_bytes(8, "big") + public
 
     def _check_same(self, what: str, clients: Collection[int]) -> None:
@@ -378,7 +380,7 @@ class Collector:
         self._total: Words | None = None
 
     def check(self, number: int, offer: Offer) -> None:
-        """Refuse a client's keys and holders with which other clients would refuse the sum."""
+        """Raise ``RefusedUpdateError`` if a client's keys and holders would make others refuse."""
         drawn = set(offer.holders)
         fits = len(offer.holders) == len(drawn) == self.terms.holders
         if not fits or number not in drawn or not drawn <= self._asked:
@@ -409,20 +411,24 @@ class Collector:
         return neighbours
 
     def others(self, number: int) -> set[int]:
-        """Return the other holders of a client's shares that have sent keys."""
+        """Return the other clients that hold a client's shares and have sent keys."""
         return set(self._offers[number].holders) & self._offers.keys() - {number}
 
     def route_shares(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Regroup boxes (encrypted shares) by receiver; list each client's holders that sent."""
+        """Regroup boxes (encrypted shares), given by sender and receiver, by receiver (stage 2).
+
+        Returns:
+            Boxes by receiver and sender, and each client's holders that have sent boxes.
+        """
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
         return mail, {n: sorted(self.others(n) & self._sharers) for n in boxes}
 
     def take(self, number: int, masked: Words, tags: Mapping[int, bytes]) -> None:
-        """Add a client's masked vector to the total, and store its tags (stage 3)."""
+        """Add a client's masked vector to the total, and store its tags for others (stage 3)."""
         if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
         if self._mask_partners(number) != tags.keys():
@@ -435,7 +441,7 @@ class Collector:
         self._tags[number] = tags
 
     def arrived(self) -> dict[int, Tags]:
-        """Return, for each client whose vector has arrived, its tags by sender (after stage 3)."""
+        """Return the tags for each client whose vector has arrived, by sender (after stage 3)."""
         self.terms.check(len(self._tags), "masked vectors")
         return {
             number: {other: self._tags[other][number] for other in self._included_wards(number)}
@@ -443,7 +449,10 @@ class Collector:
         }
 
     def included(self, tags: Mapping[int, Mapping[int, bytes]]) -> dict[int, Tags]:
-        """Return, for each client that has answered, its holders' tags (after stage 4)."""
+        """Return, for each client that has answered, the tags by which its holders confirm it.
+
+        These are the tags of stage 4, by holder: the client is in the sum.
+        """
         self.terms.check(len(tags), "agreement")
         return {
             number: {
@@ -455,7 +464,7 @@ class Collector:
         }
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """Remove the masks with the revealed shares, and return the sum (after stage 5)."""
+        """Remove the masks by the shares that clients have revealed; return the sum (stage 5)."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()
@@ -476,7 +485,7 @@ class Collector:
         return total
 
     def _mask_partners(self, number: int) -> set[int]:
-        """Return the clients that share masks with a client."""
+        """Return the numbers of the clients that share masks with client ``number``."""
         return (self.others(number) | set(self._wards[number])) & self._sharers
 
     def _included_wards(self, number: int) -> list[int]:

@@ -65,7 +65,7 @@ def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def is_share(share: bytes) -> bool:
-    """Return whether all values of a share are in the field."""
+    """Return whether all values of a share are below ``PRIME``."""
     return bool((np.frombuffer(share, _DRAW) < PRIME).all())
 
 

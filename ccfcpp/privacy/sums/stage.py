@@ -1,4 +1,4 @@
-"""Server side of sums: the stage that replaces clients' updates by one, made from their sum."""
+"""Server side of sums: the step that replaces clients' updates by one, made from their sum."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -130,7 +130,7 @@ class Summing:
 def _explain(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Return the reason why there is no sum, with that of the first refused client, if any."""
+    """Add to the reason why there is no sum that of the first refused client, if there is one."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
@@ -138,7 +138,7 @@ def _explain(
 
 
 class Total(ABC):
-    """Base class of a sum over clients; its methods raise ``RefusedUpdateError`` if it fails."""
+    """Base class of an exchange's sum over clients; methods raise ``RefusedUpdateError``."""
 
     def __init__(
         self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
@@ -182,7 +182,7 @@ class Total(ABC):
 
 
 class OpenSum(Total):
-    """Sum without masks: the server sees every client's clipped parts."""
+    """Sum without masks: the server sees the clipped parts of every client's update."""
 
     _total: Tensor | None = None
 
@@ -192,7 +192,7 @@ class OpenSum(Total):
         return self.inner(self.ask(exchange, self.request.message, self.request.member))
 
     def add(self, reply: Reply) -> None:
-        """Check a client's parts, clip them again, and add them to the sum."""
+        """Check a client's parts (tensors of its update), clip them again, and add them."""
         parts = _of_type(BoundedParts, reply.update).parts
         if _dtypes_and_shapes(parts) != _dtypes_and_shapes(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
@@ -206,7 +206,7 @@ class OpenSum(Total):
         self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
-        """Return the sum of the clients' parts so far, as one vector."""
+        """Return the sum of the clients' parts so far, as one vector, float64 (numbers,)."""
         if self._total is None:
             raise RefusedUpdateError("there is nothing to add up")
         return self._total
@@ -219,10 +219,10 @@ def _dtypes_and_shapes(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Siz
 class SecureSum(Total):
     """Sum of which the server sees only masked numbers and, at the end, the total.
 
-    Before the exchange, clients send keys and then sealed shares. In the exchange, each receives
-    the shares that others have sealed for it, and answers with its masked numbers. After it, the
-    clients whose numbers have arrived agree on who is in the sum, and then send shares to remove
-    the masks.
+    Before the exchange, clients send public keys, and then encrypted shares of their secrets. In
+    the exchange, each receives the shares for it, and answers with its masked numbers. After it,
+    the clients whose numbers have arrived agree on who is in the sum, and then send shares to
+    remove the masks.
     """
 
     def __init__(
