@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
 
@@ -456,12 +457,20 @@ class RunConfig(Section):
 
     @classmethod
     def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
-        """Return the fields of our methods and of the one that ``tree`` names, by dotted key."""
+        """Return the fields of our methods and of the one that ``tree`` names, by dotted key.
+
+        If ``tree`` has other sections, those of all installed packages' methods are returned, too.
+        """
         # The flagship's sections come first, the baselines' behind them.
         named = {str(tree.get("method"))} & cls.methods().keys()
-        return functools.reduce(
-            operator.or_, map(cls.fields_with, [*reversed(cls.methods().own()), *named])
-        )
+        usual = [*reversed(cls.methods().own()), *named]
+        fields = functools.reduce(operator.or_, map(cls.fields_with, usual))
+        if {key.partition(".")[0] for key in fields} >= tree.keys() - {"rounds"}:
+            return fields
+        for method in sorted(cls.methods().keys() - set(usual)):
+            with suppress(UsageError):  # A broken package concerns only those who name its method.
+                fields |= cls.fields_with(method)
+        return fields
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:

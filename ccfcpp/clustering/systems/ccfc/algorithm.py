@@ -57,7 +57,7 @@ from ccfcpp.models.state import random_state
 
 
 class CCFC(ClusteringAlgorithm[EncoderState]):
-    """CCFC and CCFC++, which differ in the weight η of the decorrelation term."""
+    """CCFC and CCFC++, which differ in η, the weight of the loss term that decorrelates latents."""
 
     state_type = EncoderState
 
@@ -91,7 +91,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.by_model = self.global_model.latents_by
 
     def _centroids_per_cluster(self) -> int:
-        """Return the number of centroids per cluster: 1, or that of the head's over-clusters."""
+        """Return the number of centroids per cluster: 1, or the over-clusters of pre-training."""
         # k-means would find new centroids in each round, without a merge.
         if self.training.pretraining == "siamese" or self.sends_centroids:
             return 1
@@ -127,7 +127,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return shown
 
     def summarize(self, state: EncoderState) -> dict[str, object]:
-        """Return the number of clusters that pre-training chose, if k was not given."""
+        """Return the number of clusters that pre-training chose; nothing if k was given."""
         return self.neighbour_pretraining.summarize(state) if self.neighbour_pretraining else {}
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
@@ -142,7 +142,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """Return whether images can be assigned: by centroids, or by the pre-training head."""
+        """Return whether images can be assigned: by centroids, or by the head of pre-training."""
         if self.neighbour_pretraining and _has_head(state):
             return self.neighbour_pretraining.knows_clusters(state)
         return state.centroids is not None
@@ -182,7 +182,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
     def _centroid_search(self, by_head: bool) -> AnyServerWork:
-        """Return the exchange that finds centroids: means of the head's clusters, or k-means."""
+        """Return the exchange that finds centroids: ``by_head``, cluster means; else by k-means."""
         latent = self.model.latent
         if by_head:
             return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
@@ -268,7 +268,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return labels if state.groups is None else state.groups.to(labels.device)[labels]
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the global model's latents z, of shape (samples, latent)."""
+        """Return the global model's latents z of a client's images, of shape (samples, latent)."""
         if self.neighbour_pretraining and _has_head(state):
             return self.neighbour_pretraining.represent(state, client)
         return self.global_model.representations(state.model, state.version, client).latents

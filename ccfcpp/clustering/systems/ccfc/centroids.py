@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 
 
 class CentroidRule:
-    """Settings of k-means on representations, with the functions that use them."""
+    """k-means on representations (latents): its settings, and its steps at clients and server."""
 
     def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config
@@ -37,7 +37,7 @@ class CentroidRule:
         return F.normalize(latents, dim=1) if self.unit_length else latents
 
     def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
-        """Return the index of each representation's centroid, int64 of shape (samples,)."""
+        """Return the index of the centroid nearest to each latent, int64 of shape (samples,)."""
         rule = most_similar if self.unit_length else nearest
         return rule(self.points(latents), centroids)
 
@@ -49,7 +49,7 @@ class CentroidRule:
         Args:
             latents: Representations of each client's images, of shape (samples, latent).
             sources: Each client's source of random numbers.
-            least: The fewest images over which a client sends a centroid.
+            least: Smallest number of images of a cluster whose centroid is sent.
 
         Returns:
             For each client its centroids, k or fewer; or a refusal if its representations hold
@@ -72,7 +72,10 @@ class CentroidRule:
         return updates
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
-        """Run k-means over all clients' centroids; return at most k global ones, (k, latent)."""
+        """Run k-means over all clients' centroids; return global ones, float32 (at most k, latent).
+
+        Local centroids are weighted by cluster size if the configuration says so.
+        """
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
         with section("k-means: server"):
@@ -88,7 +91,7 @@ class CentroidRule:
 
 
 def _drop_small_clusters(clustering: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
-    """Return the centroids of at least ``least`` images; a refusal if there is none."""
+    """Return the centroids of clusters of at least ``least`` images; a refusal without any."""
     enough = clustering.sizes >= least
     if not bool(enough.any()):
         return RefusedUpdateError(f"none of its clusters has {least} images")

@@ -25,10 +25,11 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
     Attributes:
         exchange: Pre-training, or cluster contrast.
         beginnings: One function for each client of a cohort (the clients that are trained at the
-            same time), which prepares its training; with True the training also returns latents.
+            same time). It prepares the client's training; its last argument tells whether the
+            training also returns latents.
         rule: Maps representations to centroids.
         schedule: Tells which rounds end with centroids.
-        least: The fewest images over which a client sends a centroid.
+        least: Smallest number of images of a cluster whose centroid is sent.
         device: Device of the training.
     """
 

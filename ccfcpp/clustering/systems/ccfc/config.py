@@ -37,7 +37,7 @@ class ModelConfig(Section):
     """``separate``: each client draws its own first weights; ``common``: all take the server's."""
 
     def unused(self) -> Unused:
-        """Yield the settings of the backbones that are not chosen."""
+        """Yield the settings that have no effect with the chosen backbone."""
         if self.backbone in ("resnet18", "scan"):
             yield "model.widths", require_other("model.backbone", "resnet18 or scan")
         if self.backbone == "scan":

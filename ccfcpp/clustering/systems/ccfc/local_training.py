@@ -61,7 +61,7 @@ def pretraining_loss(
         latents: Latents z of two views of each image, each of shape (batch, latent).
         predictions: Predictions p of both views, of the same shape.
         references: The global model's predictions of both views; None if their weight λ is 0.
-        weights: Weights of the terms.
+        weights: Weights λ and η of the model-contrastive and the decorrelation term.
 
     Returns:
         A scalar.
@@ -77,7 +77,7 @@ def pretraining_loss(
 
 
 class ContrastiveTrainer:
-    """A network and its optimizer, which train one client after another.
+    """Trainer of one client after another, with a network and an optimizer that are reused.
 
     ``pretrain`` and ``contrast`` return generators: each step of one is a training step. The
     argument ``with_latents`` says whether the result holds the trained model's latents.
@@ -136,7 +136,7 @@ class ContrastiveTrainer:
     def contrast(
         self, message: EncoderState, client: Client, randomness: Randomness, with_latents: bool
     ) -> Training[TrainingResult]:
-        """Train on Eq. (10) of the paper, with the pseudo-labels of Eq. (1)."""
+        """Train on the loss of the CCFC++ paper, Eq. (10), with pseudo-labels by Eq. (1)."""
         centroids = required_centroids(message.centroids)
         seen = self.global_model.representations(message.model, message.version, client)
         self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
@@ -202,7 +202,10 @@ class ContrastiveTrainer:
         step: Callable[[int], None],
         begin: Callable[[int], None] = lambda epoch: None,
     ) -> Training[TrainingResult]:
-        """Run gradient descent from ``start``, with the Adam moments that the client has stored."""
+        """Run gradient descent from ``start``, with the Adam moments that the client has stored.
+
+        ``begin`` is called before each epoch, ``step`` for each batch with its number of images.
+        """
         training, steps = self.training, 0
         self.network.load(start)
         self.network.train()

@@ -17,7 +17,7 @@ from ccfcpp.models.decorrelation import feddecorr, squared_products, subtract_me
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative cosine similarity of each row, D in Eq. (2); targets get no gradient.
+    """Return −cos of each row and its target, D in the paper's Eq. (2); targets get no gradient.
 
     Both arguments have shape (…, dimensions), and the result has shape (…).
 
@@ -62,9 +62,9 @@ def cluster_contrast(
     lam: float,
     min_cluster_size: int = 2,
 ) -> Tensor:
-    """Return the cluster-contrastive loss, Eq. (2) of the paper, over one batch.
+    """Return the cluster-contrastive loss over one batch, Eq. (2) of the CCFC++ paper.
 
-    With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −n²⟨mean p̂, mean ẑ⟩.
+    With p̂ and ẑ of length 1, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −n²⟨mean p̂, mean ẑ⟩.
     Clusters that are too small in the batch are left out, and k counts those that are left: Eq. (2)
     as printed divides by the number of all clusters, also of those that have no sample in the
     batch. In the authors' code the second line is the mean over the whole batch; here it leaves the
@@ -113,7 +113,7 @@ def cluster_contrast(
 
 
 def decorrelation(latents: Tensor, scale: str = "paper") -> Tensor:
-    """Return the decorrelation term of Eq. (10) of the paper, ‖Σ‖²_F / d², without its weight η.
+    """Return the decorrelation term ‖Σ‖²_F / d² of the CCFC++ paper, Eq. (10), without weight η.
 
     Σ is the unbiased covariance of the d latent dimensions over the N samples of the batch; the
     paper divides by N instead of N − 1 (Eq. 9), so its term is 1.6% smaller for a batch of 128.

@@ -48,7 +48,7 @@ _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in _CENTROIDS.it
 def local_training_exchange(
     name: str, with_centroids: bool
 ) -> Exchange[EncoderState, TrainingUpdate]:
-    """Return the exchange of local training, in which clients also send centroids if asked to."""
+    """Return the exchange of local training: clients send models, and centroids if asked to."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
     return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
 
@@ -65,6 +65,6 @@ LABELS = Exchange(
 
 
 def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
-    """Return the exchange of a step of Lloyd's k-means; points of length 1 have bounded sums."""
+    """Return the exchange of a Lloyd step; with points of ``unit_length``, sums are bounded."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
     return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

@@ -90,7 +90,7 @@ class NeighbourModel(ClusterNetwork):
         return latents
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Run ``forward`` in training mode, with BatchNorm over the batches of all clients."""
+        """Run ``forward`` in training mode; yield the sums of BatchNorm, to pool over clients."""
         return (yield from pooled_latents(self, x, name, self.precision))
 
 
@@ -100,7 +100,7 @@ def pooled_latents(
     name: str = "",
     precision: torch.dtype | None = None,
 ) -> Pooling[Tensor]:
-    """Compute latents in training mode, with BatchNorm over the batches of all clients.
+    """Compute latents in training mode; yield the sums of BatchNorm, to pool over clients.
 
     Args:
         model: Its backbone and projector are used.

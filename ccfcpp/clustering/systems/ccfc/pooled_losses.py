@@ -31,14 +31,14 @@ LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
 
 
 def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
-    """Compute SimSiam's pre-training loss plus the decorrelation term, over all clients.
+    """Return a generator that computes SimSiam's loss plus decorrelation over all clients.
 
     Batch normalisation and covariance are over both views together; in local steps they are over
     each view by itself.
 
     Args:
         model: Model of the step.
-        weights: Weights of the terms.
+        weights: Weight and scale of the decorrelation term.
         pairs: Tensor of shape (images, 2, channels, height, width): two views of each image.
 
     Returns:
@@ -59,16 +59,16 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
 def contrast_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, images: Tensor, labels: Tensor
 ) -> Program:
-    """Compute the loss of Eq. (10), with the first line of Eq. (2), over all clients.
+    """Return a generator that computes the cluster-contrastive loss over all clients.
 
-    With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the
-    mean over its pairs −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together
-    are left out.
+    It is Eq. (10) of the CCFC++ paper, with only the first line of Eq. (2). With p̂ and ẑ of length
+    1, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the mean over its pairs
+    −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together are left out.
 
     Args:
         model: Model of the step.
         clusters: Number of clusters k.
-        weights: Weights of the terms.
+        weights: Weight and scale of the decorrelation term, and the smallest cluster size.
         images: Tensor of shape (batch, channels, height, width).
         labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
 
@@ -83,7 +83,7 @@ def contrast_program(
 def predictor_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
 ) -> Program:
-    """Compute the first line of Eq. (2) over all clients, to train the predictor alone.
+    """Return a generator that computes Eq. (2), line 1 (CCFC++), to train the predictor alone.
 
     The arguments are those of ``contrast_program``, with constant latents z of shape (batch,
     latent) in place of the images.
@@ -100,7 +100,7 @@ def _contrast_objective(
     labels: Tensor,
     decorrelation: Tensor,
 ) -> Program:
-    """Add the first line of Eq. (2), computed from the latents, to a given decorrelation term."""
+    """Compute the first line of Eq. (2) from latents ``z``, and add a given decorrelation term."""
     p = yield from apply_pooled(model.predictor, z, "predictor")
     # As F.one_hot, which does not work within vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
@@ -121,7 +121,7 @@ def _contrast_objective(
 def pooled_decorrelation(
     z: Tensor, eta: float, scale: str = "paper"
 ) -> Pooling[tuple[Tensor, Tensor]]:
-    """Return the decorrelation term of Eq. (10), times its weight, over the latents of all clients.
+    """Compute CCFC++'s decorrelation term, Eq. (10), times its weight, over all clients' latents.
 
     The pooled sums n, Σz and Σzzᵀ give the unbiased covariance of the latents.
 
@@ -152,7 +152,7 @@ def pooled_decorrelation(
 
 
 def _common_objective(loss: Tensor, own: Tensor) -> Objective:
-    """Make the objective of a common loss; ``own`` is this client's share of the batch."""
+    """Return the objective of a loss of all clients; ``own``: this client's share of the batch."""
     return Objective(torch.zeros_like(loss.detach()), loss, {"loss": loss.detach() * own})
 
 
@@ -177,19 +177,19 @@ def _split_cluster_sums(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Te
 
 
 def _latent_moments(z: Tensor) -> Tensor:
-    """Return (n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
+    """Return (n, Σz, Σzzᵀ) of n latents z (n, d), joined: float64 of shape (1 + d + d²,)."""
     wide = z.double()
     count = wide.new_full((1,), len(wide))
     return torch.cat([count, wide.sum(dim=0), (wide.T @ wide).flatten()])
 
 
 def _plausible_cosines(sums: Tensor) -> bool:
-    """Return whether a client's part of ``_siamese_sums`` is possible."""
+    """Return whether ``_siamese_sums`` could return these sums: n ≥ 0, and Σ in [−n, n]."""
     return bool(sums[0] >= 0) and bool(sums[1].abs() <= _ROUNDING * sums[0])
 
 
 def _project_cosines(sums: Tensor) -> Tensor:
-    """Clamp noisy sums of ``_siamese_sums``: n to at least 1, the sum of cosines to [−n, n]."""
+    """Clamp noisy results of ``_siamese_sums``: n to at least 1, the sum of cosines to [−n, n]."""
     count = sums[:1].clamp(min=1)
     return torch.cat([count, torch.clamp(sums[1:], -count, count)])
 
@@ -202,7 +202,7 @@ def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
 
 
 def _project_clusters(clusters: int, sums: Tensor) -> Tensor:
-    """Project noisy sums of ``_cluster_sums``: n ≥ 0, and Σ p̂ and Σ ẑ no longer than n."""
+    """Make noisy results of ``_cluster_sums`` possible: n ≥ 0, Σ p̂ and Σ ẑ no longer than n."""
     counts, *vectors = _split_cluster_sums(sums, clusters)
     counts = counts.clamp(min=0)
     longest = [(counts / v.norm(dim=1).clamp(min=1e-300)).clamp(max=1) for v in vectors]
@@ -216,7 +216,7 @@ def _plausible_moments(d: int, sums: Tensor) -> bool:
 
 
 def _project_moments(d: int, sums: Tensor) -> Tensor:
-    """Project noisy moments: n ≥ 1, and Σzzᵀ symmetric without negative eigenvalues."""
+    """Make noisy ``_latent_moments`` possible: n ≥ 1, Σzzᵀ symmetric, no negative eigenvalue."""
     products = sums[d + 1 :].view(d, d)
     values, vectors = torch.linalg.eigh((products + products.T) / 2)
     near = (vectors * values.clamp(min=0)) @ vectors.T

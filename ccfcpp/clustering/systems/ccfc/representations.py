@@ -37,7 +37,7 @@ def represent(network: FlatNetwork, images: Tensor) -> Representations:
 
 
 class GlobalModel:
-    """The global model, not trained, and the cached representations that it computes."""
+    """The global model in evaluation mode, which caches the representations of clients' images."""
 
     def __init__(self, network: FlatNetwork) -> None:
         self.network = network
@@ -52,7 +52,7 @@ class GlobalModel:
                 self._version = version
 
     def latents_by(self, state: ModelState, images: Tensor) -> Tensor:
-        """Return the latents of uint8 images, computed with other weights: (images, latent)."""
+        """Return the latents of uint8 images by the weights ``state``: (images, latent)."""
         self._version = None
         self.network.load(state)
         return represent(self.network, images).latents

@@ -33,20 +33,20 @@ class Schedule:
         return number < self.training.pretrain_rounds
 
     def ends_with_centroids(self, number: int) -> bool:
-        """Return whether a round ends with new centroids: from the last of pre-training on."""
+        """Return whether a round ends with new centroids, from the last of pre-training on."""
         return number >= self.training.pretrain_rounds - 1
 
     def local_models_give_centroids(self, number: int) -> bool:
-        """Return whether each client clusters representations by its model after training."""
+        """Return whether each client clusters latents of its own trained model in a round."""
         return self.ends_with_centroids(number) and not self.global_model_gives_centroids(number)
 
     def global_model_gives_centroids(self, number: int) -> bool:
-        """Return whether clients cluster representations by the averaged model in a round."""
+        """Return whether clients cluster latents of the averaged model in a round."""
         return self.from_global or (self.first_from_global and self.is_pretraining(number))
 
 
 def training_settings(config: RunConfig) -> TrainingConfig:
-    """Return the section ``training``, with the rounds of a pre-training by neighbours."""
+    """Return the section ``training``; pre-training by neighbours gets Fed-SCAN's rounds."""
     training = config.section(TrainingConfig)
     if training.pretraining == "siamese":
         return training

@@ -80,7 +80,7 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
         return after, metrics
 
     def local_model(self, update: TrainingUpdate) -> ModelState:
-        """Return the client's model."""
+        """Return the trained local model that a client's update holds."""
         return update.model
 
 
@@ -119,7 +119,8 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
 class HeadCentroids(FindCentres[EncoderState]):
     """Server side of the first centroids after pre-training by neighbours.
 
-    They are the mean latents of the clusters of the head, which is then replaced by a predictor.
+    They are the mean latents of the clusters that the classification head assigns. A predictor
+    then replaces the head.
     """
 
     make_model: Callable[[], ContrastiveModel] = field(kw_only=True)

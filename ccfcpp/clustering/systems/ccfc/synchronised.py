@@ -64,7 +64,7 @@ _PREDICTOR_RATE = 1e-3
 
 
 class SynchronisedTraining:
-    """Both phases of training in synchronised steps: exchanges and client side."""
+    """Training in synchronised steps: makes the exchanges of both phases, and their client side."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class SiameseBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Draw two views of each image of a step's batch; return None if the batch is empty."""
+        """Draw two views of each image of the batch ``turns``; return None if it is empty."""
         model = self.model.load(known)
         with section("views"):
             pairs = [self._draw_pair(known.version, each, randomness) for each in turns]
@@ -216,7 +216,7 @@ class LabelledBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Return a step's batch of the clients with labels of this round; None if empty."""
+        """Return a step's images and labels, of clients labelled in this round; None if empty."""
         model = self.model.load(known)
         images, labels = [], []
         for turn in turns:
@@ -248,7 +248,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
     def local_sum(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSizes:
-        """Label each client's images with the nearest centroid; return the labels' counts."""
+        """Store each image's nearest centroid as label; count labels, small counts set to 0."""
         centroids = required_centroids(message.centroids)
         counts, context = [], self.context
         for client in clients:
@@ -280,7 +280,7 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
         check_counts(update.counts, senders)
 
     def project_noisy(self, message: EncoderState, update: ClusterSizes) -> ClusterSizes:
-        """Raise counts that noise made negative to almost 0."""
+        """Raise counts that noise made negative to 1e-9."""
         return ClusterSizes(update.counts.clamp(min=1e-9))
 
     def aggregate(

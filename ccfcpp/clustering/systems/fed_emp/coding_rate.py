@@ -25,21 +25,24 @@ def as_matrix(sums: Tensor) -> Tensor:
 
 
 def coding_rate(second: Tensor) -> Tensor:
-    """Return the coding rate R(Z), a scalar, from the second moment Σ uuᵀ / N of shape (d, d)."""
+    """Return EMP-SSL's coding rate R(Z), a scalar, from the second moment Σ uuᵀ / N (d, d)."""
     d = len(second)
     one = torch.eye(d, dtype=second.dtype, device=second.device)
     return torch.logdet(one + d / PRECISION * second) / 2
 
 
 def is_plausible(sums: Tensor) -> bool:
-    """Return whether sums can be those of crops: Σ uuᵀ has trace N, and no negative diagonal."""
+    """Return whether sums can be those of crops: Σ uuᵀ has trace N, and its diagonal is ≥ 0."""
     squares = as_matrix(sums).diagonal()
     count, total = float(squares[0]), float(squares[1:].sum())
     return bool((squares >= 0).all()) and abs(total - count) <= 0.001 * (1 + count)
 
 
 def nearest_plausible(sums: Tensor) -> Tensor:
-    """Project noisy sums on possible ones: N ≥ 1, and a matrix without negative eigenvalues."""
+    """Project noisy sums (N, Σ u, Σ uuᵀ) onto possible ones: N ≥ 1, no eigenvalue below 0.
+
+    Sums have the shape ((1 + d)²,), that of the result of ``sum_outer_products``.
+    """
     matrix = as_matrix(sums)
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     projected = (vectors * values.clamp(min=0)) @ vectors.T

@@ -86,11 +86,11 @@ class Crops:
 
 
 def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:
-    """Compute Fed-EMP's loss on crops, with pooled sums over all clients.
+    """Return a generator that computes Fed-EMP's loss on crops, over all clients.
 
     Args:
         encoder: Encoder of the step.
-        weight: λ, the weight of the second loss term.
+        weight: Weight λ of the agreement between crops of an image.
         crops: Float tensor of shape (images, crops, channels, side, side).
 
     Returns:
@@ -130,7 +130,7 @@ class CropBatches:
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Return the crops of a step's images; None if the clients have no image in this step."""
+        """Return random crops of a step's images, ``turns``; None if there are no images."""
         encoder, each = self.space.load(known), self.config.each
         images = torch.cat([turn.client.images[turn.chosen] for turn in turns])
         if len(images) == 0:

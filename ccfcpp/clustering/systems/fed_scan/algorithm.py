@@ -50,13 +50,13 @@ if clients may be absent."""
 
 
 def scan_settings(problem: Problem) -> ScanConfig:
-    """Return the section ``scan``; if k is unknown, with the over-clusters needed to choose it."""
+    """Return the section ``scan``; if k is unknown, with the over-clusters its choice needs."""
     config = problem.config.section(ScanConfig)
     return config.model_copy(update={"overclustering": OVERCLUSTERS}) if problem.fewest else config
 
 
 class FedScan(ClusteringAlgorithm[EncoderState]):
-    """Fed-SCAN: a clustering network trained on pairs of neighbours, in steps over all clients.
+    """Fed-SCAN: a clustering network trained on pairs of similar images, in steps over all clients.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
@@ -114,7 +114,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         )
 
     def _trains_merged(self) -> bool:
-        """Return whether the last steps train merged clusters; if k is unknown, they do not."""
+        """Return whether the last steps train merged over-clusters; not if k is unknown."""
         several = self.config.overclustering > 1 and not self.problem.fewest
         return several and self.config.merged_from < 1
 
@@ -133,7 +133,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
 
     def _rehearsal(self) -> Program:
-        """Return a step on two images, which shows the exchanges that a step takes."""
+        """Return a trial step on two empty images, which shows the exchanges that a step takes."""
         images = torch.zeros(2, 2, *self.problem.image_shape, device=self.problem.device)
         return scan_program(self.space.network, self.config.balance, images)
 
@@ -151,7 +151,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
-        """Return the cluster of each output of the head if there is no merge; else None."""
+        """Return the cluster of each output of the head, 0 to k − 1; None if outputs are merged."""
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
@@ -166,7 +166,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return works
 
     def continuation_exchanges(self, number: int, state: EncoderState) -> list[AnyServerWork]:
-        """Return the merge with which a run that continues a finished one starts, if it is due."""
+        """Return the first merge of a run that continues a finished one; else nothing."""
         begins = self.merges and number == 0 and state.version > 0
         return [self._merge(self._trains_merged())] if begins else []
 
@@ -247,11 +247,11 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return replace(snapshot(state), centroids=state.centroids)
 
     def assign_by_model(self, final_model: EncoderState, client: Client) -> Tensor:
-        """Return the most probable cluster of each of a client's samples: int64 (samples,)."""
+        """Return the most probable cluster of each sample by a final model: int64 (samples,)."""
         return self.probabilities(final_model, client).argmax(dim=1)
 
     def summarize(self, state: EncoderState) -> dict[str, object]:
-        """Return the number of clusters, and the evidence for it, if k was not given."""
+        """Return the chosen number of clusters, and the evidence for it; nothing if k was given."""
         if state.groups is None or state.evidence is None:
             return {}
         return describe_chosen_number(state.evidence, self.problem.fewest, state.clusters)

@@ -48,7 +48,7 @@ _COUNT_FACTORS = (1, 2, 4, 8)
 class Pairs:
     """Maker of batches of pairs: views of an image, and of one of its neighbours.
 
-    There are several folds of the images if k is chosen from the data, see ``merging``.
+    ``folds`` is the number of random subsets of the images: 1, unless k is chosen from the data.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Pairs:
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
         """Search the neighbours of a client's images, and store them in its local state.
 
-        This is done once in each period. The first search compares features of the images, later
-        ones compare latents.
+        This is done once in ``mine_every`` steps. The first search compares features of the images,
+        later ones compare latents.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
@@ -99,7 +99,7 @@ class Pairs:
 
     @property
     def neighbour_counts(self) -> Sequence[int]:
-        """Numbers of nearest neighbours over which predictions are averaged.
+        """Numbers of nearest neighbours over each of which predictions are averaged.
 
         There are several if k is unknown, since subclasses of a large class may be far apart.
         """
@@ -107,7 +107,7 @@ class Pairs:
         return [self.config.neighbours * factor for factor in factors]
 
     def mean_over_neighbours(self, p: Tensor, client: Client) -> Tensor:
-        """Return the mean of p over each image's neighbours, averaged over ``neighbour_counts``."""
+        """Return the mean of p (samples, m) over neighbours, averaged over ``neighbour_counts``."""
         nearest = client.memory[_NEIGHBOURS].to(p.device).T
         total = torch.zeros_like(p)
         for count in self.neighbour_counts:
@@ -118,7 +118,7 @@ class Pairs:
         return total / len(self.neighbour_counts)
 
     def _points(self, known: ModelVersion, client: Client) -> Tensor:
-        """Return the points of a later search: latents, joined with first features if weighted."""
+        """Return the points of a later search: latents, and first features if they have weight."""
         latents = self.space.latents(known, client)
         if not self.config.first_weight:
             return latents
@@ -141,7 +141,7 @@ class Pairs:
         return features
 
     def _draw_views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:
-        """Draw views of a step's images and of their neighbours, as ``scan_program`` needs them."""
+        """Draw views of a step's images and neighbours, of the shape ``scan_program`` takes."""
         pairs = [self._draw_pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
@@ -168,7 +168,8 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     """Client side of a merge: sums of the joint over-cluster probabilities of pairs of images.
 
     Pairs are an image and each of its neighbours, which are searched anew, and any two images of a
-    client. Clients, and folds of a client, with fewer than ``least`` images add nothing.
+    client. Clients, and folds (random subsets) of a client, with fewer than ``least`` images add
+    nothing.
     """
 
     pairs: Pairs
@@ -180,7 +181,8 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     ) -> Transitions:
         """Sum p(x) qᵀ over the clients' images x, for two kinds of q.
 
-        q is the mean of p over the neighbours of x, or over all other images of its client.
+        p(x) holds the probabilities of the over-clusters. q is the mean of p over the neighbours of
+        x, or over all other images of its client.
         """
         return sum_updates(
             self._of(message, each, randomness.of_client(each.id)) for each in clients

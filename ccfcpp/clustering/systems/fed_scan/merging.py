@@ -113,18 +113,18 @@ def merge_overclusters(
 
 
 def _measure(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
-    """Compute the measure that a rule maximises, for one merge of over-clusters."""
+    """Score a merge of over-clusters: mutual information I, or A + c I for the rule ``both``."""
     value = mutual_information(joint, groups, clusters)
     return value if rule == "information" else _combine(association(joint, groups, clusters), value)
 
 
 def _combine(association: T, information: T) -> T:
-    """Return the measure ``both``: A plus c times I."""
+    """Return the measure ``both``, A + c I, of an association A and a mutual information I."""
     return association + _INFORMATION_WEIGHT * information
 
 
 def joint_distribution(transitions: Tensor) -> Tensor:
-    """Return J: sums of p(x) p(x′)ᵀ (…, m, m), made symmetric and of sum 1; float64 on the CPU."""
+    """Make ``transitions`` (…, m, m) symmetric and of sum 1: the joint J, float64 on the CPU."""
     joint = transitions.detach().double().cpu()
     total = joint.sum(dim=(-2, -1), keepdim=True)
     return (joint + joint.mT) / (2 * total).clamp(min=1e-300)
@@ -149,7 +149,7 @@ def agglomerate(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
 
     Args:
         joint: J of each kind of pairs, symmetric, float64 of shape (kinds, m, m), of sum 1.
-        rule: The measure.
+        rule: The measure: ``information`` or ``both``.
 
     Returns:
         m tensors, int64 of shape (m,). Tensor i has i + 1 clusters, numbered in the order of their
@@ -180,7 +180,10 @@ def agglomerate(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
 
 
 def _losses(joint: Tensor, grown: Tensor) -> Tensor:
-    """Return how much I falls if two clusters are joined: (k, k); ignore the diagonal."""
+    """Return how much mutual information falls if clusters are joined: (k, k), by pair.
+
+    ``grown`` (kinds, k, k) is how much Σ J log J grows if two rows are added. Ignore the diagonal.
+    """
     itself = joint.diagonal(dim1=-2, dim2=-1)
     row, column = itself.unsqueeze(-1), itself.unsqueeze(-2)
     others = grown - _growth(row, joint) - _growth(joint, column)
@@ -190,7 +193,7 @@ def _losses(joint: Tensor, grown: Tensor) -> Tensor:
 
 
 def _growth_in(column: Tensor) -> Tensor:
-    """Apply ``_growth`` to each pair of elements of a vector: (kinds, m) to (kinds, m, m)."""
+    """Apply ``_growth`` to each pair of elements of vectors: (kinds, m) to (kinds, m, m)."""
     return _growth(column.unsqueeze(-1), column.unsqueeze(-2))
 
 
@@ -200,7 +203,7 @@ def _growth(x: Tensor, y: Tensor) -> Tensor:
 
 
 def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
-    """Return the measure A of a merge, summed over kinds of pairs.
+    """Return the association A of a merge: summed over clusters, the share of pairs inside.
 
     Args:
         joint: J of each kind of pairs, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -242,7 +245,7 @@ def _move_overclusters(joint: Tensor, initial: Tensor, clusters: int, rule: Rule
 
 
 def _information_after(joint: Tensor, groups: Tensor, moving: int, clusters: int) -> Tensor:
-    """Return I, up to a constant, after one over-cluster is moved to each of the k clusters.
+    """Return mutual information, up to a constant, after an over-cluster moves to each cluster.
 
     Args:
         joint: J of each kind of pairs, (kinds, m, m).
@@ -265,7 +268,7 @@ def _information_after(joint: Tensor, groups: Tensor, moving: int, clusters: int
 
 
 def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
-    """Return the growth of Σ J log J if ``added`` goes to row and column g, ``itself`` to J_gg."""
+    """Return for each g how Σ J log J grows if row and column g get ``added``, J_gg ``itself``."""
     grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
     own = others.diagonal(dim1=-2, dim2=-1)
     return (
@@ -276,7 +279,10 @@ def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
 
 
 def _association_after(joint: Tensor, groups: Tensor, moving: int, clusters: int) -> Tensor:
-    """Return the growth of A if an over-cluster joins each cluster; see ``_information_after``."""
+    """Return how the association A grows if an over-cluster joins each cluster, (merges, k).
+
+    Arguments are those of ``_information_after``.
+    """
     member = F.one_hot(groups, clusters).double()
     member[:, moving] = 0
     inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
@@ -293,7 +299,7 @@ def _ratio(inside: Tensor, share: Tensor) -> Tensor:
 
 
 def _losses_of_association(joint: Tensor) -> Tensor:
-    """Return how much A falls if two clusters are joined: (k, k); ignore the diagonal."""
+    """Return how much the association falls if clusters are joined: (k, k); ignore the diagonal."""
     inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
     alone = _ratio(inside, share)
     both = _ratio(
@@ -316,11 +322,11 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
 
 
 def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
-    """Return the evidence E(k) for every candidate number of clusters, in nats.
+    """Return the evidence E(k), see the module, for every candidate number k of clusters, in nats.
 
     Args:
-        folds: Sums of p(x) p(x′)ᵀ over neighbours, for each fold of the images, of shape (folds, m,
-            m) with m ≥ ``most`` + 3.
+        folds: Sums of p(x) p(x′)ᵀ over neighbours, for each fold (random subset) of the images, of
+            shape (folds, m, m) with m ≥ ``most`` + 3.
         fewest: Smallest candidate, at least 2.
         most: Largest candidate.
 
@@ -336,7 +342,10 @@ def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
 
 
 def scaled_gains(folds: Tensor, most: int) -> Tensor:
-    """Return k·G(k) for k from 2 to ``most``, float64 (most − 1,); folds as in ``evidence``."""
+    """Return k·G(k), with G(k) the gain of the k-th cluster, for k from 2 to ``most``.
+
+    The result is float64 of shape (most − 1,); ``folds`` is that of ``evidence``.
+    """
     everyone = range(len(folds))
     halves = [list(half) for half in combinations(everyone, len(folds) // 2)]
     joints = {

@@ -13,7 +13,7 @@ from ccfcpp.models.state import ModelState
 
 
 class ModelVersion(Protocol):
-    """Interface of a message with a model: its weights, and the number of their changes."""
+    """Interface of a message with a model: its weights, and a version that changes with them."""
 
     @property
     def model(self) -> ModelState: ...  # noqa: D102
@@ -34,8 +34,8 @@ class Transitions:
     estimates in how many pairs x is in over-cluster i, and x′ in j.
 
     Attributes:
-        neighbours: Sums over an image and its neighbours, for each fold of the images, of shape
-            (folds, m, m). There is one fold if k is known.
+        neighbours: Sums over an image and its neighbours, for each fold (random subset) of the
+            images, of shape (folds, m, m). There is one fold if k is known.
         holders: Sum over all pairs of two images of a client, weighted so that each client counts
             as often as it has images; of shape (m, m).
     """

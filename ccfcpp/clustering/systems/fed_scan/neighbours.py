@@ -109,7 +109,7 @@ def _quarter_histograms(images: Tensor) -> Tensor:
 
 
 def shapes_and_colours(images: Tensor) -> Tensor:
-    """Compute ``oriented_gradients``; of colour images, join them with ``colour_histograms``."""
+    """Compute ``oriented_gradients``; for colour images, append ``colour_histograms``."""
     shapes = oriented_gradients(images)
     if images.shape[1] != _CHANNELS:
         return shapes
@@ -158,7 +158,7 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
 
 
 def _exact(unit: Tensor, count: int) -> Tensor:
-    """Search by all pairwise similarities, a block of points at a time."""
+    """Search neighbours by all pairwise similarities, for a block of points at a time."""
     neighbours = []
     everyone = torch.arange(len(unit), device=unit.device)
     for block in torch.split(everyone, max(1, _SIMILARITIES // len(unit))):
@@ -169,7 +169,7 @@ def _exact(unit: Tensor, count: int) -> Tensor:
 
 
 def _indexed(unit: Tensor, count: int) -> Tensor:
-    """Search with an inverted file: only the lists whose centroids are nearest to a point."""
+    """Search neighbours approximately, by a faiss index: only among points of the nearest lists."""
     # Imported here, since the import is slow and many runs do not need it.
     import faiss
 

@@ -173,6 +173,6 @@ class ScanNetwork(ClusterNetwork):
         return apply_rounded(self.encoder, images, self.precision).to(images.dtype)
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Run ``forward`` in training mode, with BatchNorm over the batches of all clients."""
+        """Run ``forward`` in training mode; yield the sums of BatchNorm, to pool over clients."""
         z = yield from apply_pooled(self.encoder, x, child_path(name, "encoder"), self.precision)
         return z.to(x.dtype)

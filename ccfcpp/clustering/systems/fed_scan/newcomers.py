@@ -54,7 +54,7 @@ class FinishedRun:
     """Facts of the finished run, which a continued one needs until new clusters are found.
 
     Attributes:
-        groups: The cluster of each known head, int64 of shape (m,).
+        groups: The cluster of each known head (output of the network), int64 of shape (m,).
         shares: The share of images of each known head, float64 of shape (m,); None if merged
             clusters were not trained.
         clients: Numbers of the clients that took part in it, int64 of shape (clients,).
@@ -155,7 +155,7 @@ def _heads(model: ModelState) -> list[tuple[str, Tensor]]:
 
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
-    """Return each head's share of images, (m,); None if merged clusters were not trained."""
+    """Return each over-cluster's share of images, (m,); None if merged ones were not trained."""
     if not trains_merged(model):
         return None
     shares = model[f"{MERGE}.shares"].double()[groups]
@@ -163,14 +163,14 @@ def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
 
 
 def _known_heads(state: GrowingState) -> tuple[FinishedRun, int]:
-    """Return ``state.grown``, which must be there, and the number of new heads."""
+    """Return ``state.grown``, which must not be None, and the number of new outputs (heads)."""
     assert state.grown is not None
     return state.grown, len(state.model["head.weight"]) - len(state.grown.groups)
 
 
 @dataclass(frozen=True)
 class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
-    """Server side of the search for new clusters: makes new heads from new clients' centres.
+    """Server side of the search for new clusters: makes new outputs (heads) from clients' centres.
 
     Attributes:
         clusters: Number of clusters k, including the new ones.
@@ -186,7 +186,7 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
         return state.public
 
     def update_format(self, message: GrowingState) -> UpdateFormat:
-        """Return an update's shapes and dtypes: at most one centre for each new head."""
+        """Return an update's shapes and dtypes: at most one centre for each new output (head)."""
         latent = required_centroids(message.centroids).shape[1]
         return centroid_format(_known_heads(message)[1], latent, least=0)
 
@@ -202,7 +202,7 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     def aggregate(
         self, state: GrowingState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[GrowingState, Metrics]:
-        """Add heads for the new clusters, and assign all heads to clusters.
+        """Add outputs (heads) for the new clusters, and assign each output to a cluster.
 
         Raises:
             FederationError: The new clients sent fewer distinct centres than there are new heads.
@@ -238,7 +238,7 @@ class SendNewClusters(ClientWork[GrowingState, CentroidUpdate]):
 
     Attributes:
         space: Computes latents.
-        least: The fewest images over which a client sends a centre.
+        least: Smallest number of images of a cluster whose centre is sent.
     """
 
     space: LatentSpace
@@ -270,7 +270,7 @@ class SendNewClusters(ClientWork[GrowingState, CentroidUpdate]):
 def cluster_unexplained(
     latents: Tensor, known: Tensor, count: int, generator: torch.Generator
 ) -> Clustering:
-    """Run Lloyd's k-means on latents with new centres beside those of known clusters, which stay.
+    """Run Lloyd's k-means on latents: known centres stay, and new ones are added beside them.
 
     Args:
         latents: Tensor of shape (samples, d).
@@ -317,7 +317,7 @@ def cluster_centres(points: Tensor, sizes: Tensor, count: int, seed: int) -> Ten
 
 
 def heads_for(centres: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of new heads, each of which has the largest logit at its centre.
+    """Return weight and bias of new outputs (heads), each with the largest logit at its centre.
 
     Args:
         centres: Centres of the new heads in the space of latents, of shape (new, d).

@@ -24,7 +24,7 @@ PREDICTIONS = "predictions"
 
 
 def consistency(predictions: Tensor) -> Tensor:
-    """Return −Σ log⟨p(x), p(x′)⟩ over pairs, a scalar.
+    """Return SCAN's consistency loss, −Σ log⟨p(x), p(x′)⟩ over pairs of images, a scalar.
 
     Args:
         predictions: Probabilities p of shape (2 · pairs, k): first of the images x, then of their
@@ -35,17 +35,17 @@ def consistency(predictions: Tensor) -> Tensor:
 
 
 def divergence(mean: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Return KL(p̄ ‖ s) of a mean prediction (k,) from target shares (k,); None: equal shares."""
+    """Return KL(p̄ ‖ s) of a mean prediction p̄ (k,) from target shares s (k,); None: equal ones."""
     wanted = 1 / len(mean) if shares is None else shares
     return (mean * (mean.clamp(min=_LEAST) / wanted).log()).sum()
 
 
 def scan_program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
-    """Compute SCAN's loss on pairs of views, with pooled sums over all clients.
+    """Return a generator that computes SCAN's loss on pairs of views, over all clients.
 
     Args:
         network: Network of the step.
-        balance: Weight λ of the second term.
+        balance: Weight λ of the second term, the entropy.
         pairs: Float tensor of shape (images, 2 · n, channels, height, width): n views of the image,
             then n views of neighbours.
 

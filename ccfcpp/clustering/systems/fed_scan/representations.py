@@ -19,7 +19,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Latents(Generic[Network]):
-    """Network of a process, with which clients compute latents between training steps."""
+    """A network in evaluation mode, which computes and caches the latents of clients' images."""
 
     def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
         # Weights come with a state. In evaluation mode, batch statistics do not change.
@@ -62,7 +62,7 @@ class LatentSpace(Latents[ClusterNetwork]):
     """``Latents`` of a network with a head, which also computes cluster probabilities."""
 
     def load(self, state: ModelVersion) -> ClusterNetwork:
-        """Copy the weights of a state into the network; return the network."""
+        """Copy the weights of a state, and its merge, into the network; return the network."""
         network = super().load(state)
         if network.merge is not None:  # A merge does not change the version.
             network.merge.load_state_dict(

@@ -63,7 +63,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
         overclusters: Number m of over-clusters.
-        folds: Number of folds of the images, by which k is chosen; 1 if k is known.
+        folds: Number of folds (random subsets) of the images, to choose k; 1 if k is known.
         fewest: Smallest candidate for k if k is chosen from the data; else 0.
         rule: The measure that the merge maximises (module ``merging``).
         trained: Whether the next steps train the merged clusters.
@@ -105,7 +105,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
     def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
-        """Add the sender's number to an update that comes from a single client."""
+        """Add the sender's number to an update of a single client; return others unchanged."""
         return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def aggregate(
@@ -142,7 +142,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
 
 
 def trains_merged(model: ModelState) -> bool:
-    """Return whether a model's training uses merged clusters."""
+    """Return whether a model is trained on merged clusters, no longer on over-clusters."""
     groups = model.get(f"{MERGE}.groups")
     return groups is not None and int(groups.max()) + 1 < len(groups)
 
@@ -170,7 +170,7 @@ def merge_tensors(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelSt
 def sum_transitions(
     updates: Iterable[Transitions], parts: dict[str, Tensor]
 ) -> tuple[Transitions, bool]:
-    """Sum ``Transitions`` over all clients, and return whether all are known.
+    """Sum ``Transitions`` over all clients; return the sum, and whether it includes all clients.
 
     For absent clients, the last sums count. ``parts`` holds each client's last sums, by
     ``client_part_name``; it is updated in place.
@@ -197,7 +197,7 @@ def sum_transitions(
 
 @dataclass(frozen=True)
 class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
-    """Server side of the centres: the mean latents of the clusters, or of the over-clusters.
+    """Server side of the centres: computes the mean latent of each cluster or over-cluster.
 
     Attributes:
         latent: Number d of latent dimensions.
@@ -227,6 +227,6 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     def aggregate(
         self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[M, Metrics]:
-        """Set the centres; the centre of an empty cluster is the origin."""
+        """Set each cluster's centre to its mean latent; an empty cluster's centre is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
         return replace(state, centroids=cluster_means(updates, origin)), {}

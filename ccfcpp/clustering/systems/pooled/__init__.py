@@ -1,1 +1,1 @@
-"""Classical clustering from sums over all clients: results as with all samples in one place."""
+"""Classical clustering from sums over all clients: results are those of pooled data."""

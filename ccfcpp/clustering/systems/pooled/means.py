@@ -58,20 +58,20 @@ class FuzzyWeights:
     m: float
 
     def __call__(self, points: Tensor, centroids: Tensor) -> Tensor:
-        """Return uᵐ of points (samples, d) for centroids (k, d), float64 of shape (samples, k)."""
+        """Return weights uᵐ of points (samples, d) for centroids (k, d), float64 (samples, k)."""
         return memberships(squared_distances(points, centroids), self.m).double().pow(self.m)
 
 
 @dataclass(frozen=True)
 class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
-    """Client side of a step: the sums Σ w x and Σ w for each centroid."""
+    """Client side of a step: sums Σ w x and Σ w over points x with weights w, for each centroid."""
 
     points: Callable[[Tensor], Tensor]
     weights: WeightFunction
     exchange = MEANS
 
     def width(self, message: CentroidState, row: int) -> int:
-        """Return the numbers held per point: a distance to each centroid."""
+        """Return how many numbers a point needs in memory: a distance to each centroid."""
         return len(required_centroids(message.centroids))
 
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
@@ -109,7 +109,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CentroidState, Metrics]:
-        """Move each centroid to its mean, unless it has no points; report the largest move."""
+        """Move each centroid to its mean if the weights add up to ``least``; report how far."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
         moved = float((centroids - before).abs().max())
@@ -117,11 +117,11 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
 
 
 class ExactMeans(InitBySums[CentroidState]):
-    """Fed-KM and Fed-FCM: k-means or fuzzy c-means with the result of all points in one place.
+    """Fed-KM and Fed-FCM: k-means or fuzzy c-means, with the result that pooled data would give.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
-        weighing: ``hard_weights`` or ``fuzzy_weights``.
+        weighing: Makes the weight function: ``hard_weights`` or ``fuzzy_weights``.
         starts: Number of initialisations, unless the configuration sets it.
         steps_per_round: Number of steps in a round.
     """

@@ -64,7 +64,7 @@ class Mixture(InitState):
 
     @property
     def public(self) -> "Mixture":
-        """The state without what only the server needs."""
+        """The part of the state that clients receive: weights, means and covariances."""
         known = self.centroids
         return Mixture(known, weights=self.weights, covariances=self.covariances)
 
@@ -74,7 +74,8 @@ class MixtureSums(ClusterSums):
     """A client's sums over its points x, in float64; ``counts`` are sums of responsibilities r.
 
     Attributes:
-        scatters: Σ r (x − μ)(x − μ)ᵀ of shape (k, d, d), or Σ r (x − μ)² of shape (k, d).
+        scatters: With the means μ of the message: Σ r (x − μ)(x − μ)ᵀ of shape (k, d, d), or
+            Σ r (x − μ)² of shape (k, d).
         likelihood: Σ log p(x) of shape (1,); 0 in the first step.
     """
 
@@ -111,7 +112,7 @@ def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
 
 
 def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Return the responsibilities for points (samples, d), (samples, k), and log p(x), (samples,).
+    """Return each point's responsibilities (posterior), (samples, k), and log p(x), (samples,).
 
     Before the first step, each point belongs to the nearest mean, and log p(x) is 0.
     """
@@ -126,14 +127,14 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Expectation(SumBlocks[Mixture, MixtureSums]):
-    """Client side of a step (expectation): sums weighted by responsibilities."""
+    """Client side of an EM step (expectation): sums over points, weighted by responsibilities."""
 
     rule: PixelRule
     covariance: str
     exchange = EM
 
     def width(self, message: Mixture, row: int) -> int:
-        """Return the numbers held per point: its offset from each mean."""
+        """Return how many numbers a point needs in memory: its offset from each mean."""
         return required_centroids(message.centroids).numel()
 
     def block(self, message: Mixture, images: Tensor) -> MixtureSums:
@@ -154,13 +155,13 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
     def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
-        """Set sums to 0 that are over too few points of a component, or of the client."""
+        """Set sums of components with few points to 0, and the likelihood of few samples."""
         likelihood = total.likelihood * (samples >= self.context.least)
         return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
 
 
 def zero_sums(means: Tensor, covariance: str) -> MixtureSums:
-    """Return sums that are all 0, for means of shape (k, d) and a kind of covariance."""
+    """Return sums that are all 0, for means (k, d) and the covariance ``full`` or ``diag``."""
     clusters, d = means.shape
     shape = (clusters, d, d) if covariance == "full" else (clusters, d)
     sums, counts, scatters, likelihood = (
@@ -171,7 +172,7 @@ def zero_sums(means: Tensor, covariance: str) -> MixtureSums:
 
 
 def maximise(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
-    """Return the next mixture, from the totals; a component without points keeps its mean."""
+    """Return the next mixture from all clients' sums; a component without points keeps its mean."""
     before = required_centroids(mixture.centroids)
     counts = total.counts + _EMPTY
     each = counts.unsqueeze(1)
@@ -189,7 +190,7 @@ def maximise(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mix
 
 
 def _make_positive_definite(covariances: Tensor, regularisation: float) -> Tensor:
-    """Add to the diagonals of (k, d, d); raise eigenvalues that are still not positive."""
+    """Add ``regularisation`` to the diagonals of (k, d, d); raise eigenvalues that stay ≤ 0."""
     d = covariances.shape[-1]
     ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
     definite = (covariances + covariances.mT) / 2 + ridge
@@ -203,13 +204,13 @@ def _make_positive_definite(covariances: Tensor, regularisation: float) -> Tenso
 
 @dataclass(frozen=True)
 class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
-    """Server side of a step (maximisation): computes the next mixture."""
+    """Server side of an EM step (maximisation): computes the next mixture from all sums."""
 
     config: MixtureConfig
     exchange = EM
 
     def is_due(self, state: Mixture) -> bool:
-        """Return whether the initialisation has computed means."""
+        """Return whether the step can run: whether the initialisation has computed means."""
         return state.centroids is not None
 
     def broadcast(self, state: Mixture) -> Mixture:
@@ -236,7 +237,10 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
 
 
 class GaussianMixtures(InitBySums[Mixture]):
-    """Fed-EM: Gaussian mixtures with the result of all samples in one place."""
+    """Fed-EM: a Gaussian mixture, fitted by expectation maximisation over sums of all clients.
+
+    The result is that of pooled data.
+    """
 
     state_type = Mixture
 
@@ -255,7 +259,7 @@ class GaussianMixtures(InitBySums[Mixture]):
         return [*super().start(), *self.steps(0), *self.steps(0)]
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the only step of a round."""
+        """Return the exchanges of a round: one EM step."""
         return [Maximisation(self.config)]
 
     def client_side(self, context: ClientContext) -> ClientSide:

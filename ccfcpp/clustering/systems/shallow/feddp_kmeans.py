@@ -68,15 +68,15 @@ class FedDPState:
     """State of the server of FedDP-KMeans.
 
     Attributes:
-        frame: Coordinates in which distances are computed: of the whole space, and once it is
-            known, of the subspace.
+        frame: Coordinate system in which distances are computed: of the whole space, and once it
+            is known, of the subspace of largest variance.
         given: The server's images as rows, float32 of shape (points, d); None if the server draws
             random points.
         points: The server's points in the frame, float64 of shape (points, r).
-        coordinates: Centroids in the frame, float64 of shape (k, r); at first some of the points.
+        coordinates: Centroids in the frame, float64 of shape (k, r); at first k of the points.
         centroids: Centroids in the space of pixels, float32 of shape (k, d); None before there are
             any.
-        sums_in: Frame of the next sums if it is not ``frame``.
+        sums_in: Frame in which clients compute the next sums; None for ``frame``.
         moved: Largest change of a coordinate of a centroid in the last round.
     """
 
@@ -91,19 +91,19 @@ class FedDPState:
     def with_centroids(
         self, frame: Frame, coordinates: Tensor, moved: float | None = None
     ) -> "FedDPState":
-        """Return the state with other centroids, given by coordinates (k, r) in a frame."""
+        """Return a copy of the state with new centroids, given by coordinates (k, r) in a frame."""
         centroids = frame.to_points(coordinates).float()
         return replace(self, frame=frame, coordinates=coordinates, centroids=centroids, moved=moved)
 
 
 @dataclass(frozen=True)
 class ComputeMean(ServerWork[FedDPState, Frame, Moments]):
-    """Base class of the server side of a mean over all images: of images, or of outer products."""
+    """Base class of the server side of a mean over all images x: of x, or of the products x xᵀ."""
 
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Return the message to clients: the coordinates in which they compute their sums."""
+        """Return the message to clients: the coordinate system in which they compute sums."""
         return state.frame
 
     def update_format(self, message: Frame) -> UpdateFormat:
@@ -119,12 +119,12 @@ class ComputeMean(ServerWork[FedDPState, Frame, Moments]):
 
 @dataclass(frozen=True)
 class MoveOrigin(ComputeMean):
-    """Server side of the first exchange: makes the mean of all images the origin."""
+    """Server side of the first exchange: moves the frame's origin to the mean of all images."""
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
-        """Move the origin to the mean of all images; without images it stays."""
+        """Move the origin of ``state.frame`` to the mean of all images; without images it stays."""
         origin = state.frame.to_points(sum_updates(updates).mean)
         return replace(state, frame=replace(state.frame, origin=origin)), {}
 
@@ -144,7 +144,7 @@ class FindSubspace(ComputeMean):
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
-        """Set the subspace of largest variance, and the server's points in it."""
+        """Set the frame to the subspace of largest variance, and the server's points in it."""
         before = state.frame
         covariance = unflatten_symmetric(sum_updates(updates).mean, len(before.axes))
         variances, axes = top_subspace(covariance, self.dimensions)
@@ -159,7 +159,10 @@ class FindSubspace(ComputeMean):
 def _server_points(
     number: int, given: Tensor | None, frame: Frame, variances: Tensor, randomness: Randomness
 ) -> Tensor:
-    """Return the server's points in a frame: its images, or normal draws with variances (r,)."""
+    """Return the coordinates of the server's points in a frame, float64 of shape (points, r).
+
+    The points are its images ``given``; if None, ``number`` normal draws with ``variances`` (r,).
+    """
     if given is not None:
         return frame.coordinates(given)
     generator = randomness.generator("server's points")
@@ -169,7 +172,7 @@ def _server_points(
 
 @dataclass(frozen=True)
 class WeighPoints(ServerWork[FedDPState, ServerPoints, Weights]):
-    """Server side of the initial centroids: k-means of its points, weighted by image counts."""
+    """Server side of the initial centroids: weighted k-means of the server's points."""
 
     clusters: int
     exchange: Exchange[ServerPoints, Weights] = WEIGHTS
@@ -193,7 +196,7 @@ class WeighPoints(ServerWork[FedDPState, ServerPoints, Weights]):
     def aggregate(
         self, state: FedDPState, updates: Iterable[Weights], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
-        """Run k-means on the server's points, weighted by the counts."""
+        """Set the centroids: k-means on the server's points, weighted by image counts."""
         points, weights = state.points, sum_updates(updates).counts
         # Points without images get a tiny weight, so that there are enough for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
@@ -205,7 +208,10 @@ class WeighPoints(ServerWork[FedDPState, ServerPoints, Weights]):
 
 @dataclass(frozen=True)
 class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
-    """Server side of a Lloyd step: moves centroids to the means of their members (``Centres``)."""
+    """Server side of a Lloyd step: moves each centroid to the mean of its cluster's images.
+
+    ``margin`` limits which images count, see ``Centres``.
+    """
 
     exchange: Exchange[Centres, ClusterSums]
     margin: float = 1.0
@@ -220,14 +226,14 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         return format_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
     def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
-        """Set the sums of clusters with very few images to 0, since their mean would be noise."""
+        """Set sums to 0 of clusters with less than a fifth of the mean number of images."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
         return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[FedDPState, Metrics]:
-        """Move each centroid to the mean of its members, unless it has none."""
+        """Move each centroid to the mean of its images, unless it has none; report how far."""
         before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
             before, frame = state.sums_in.coordinates(frame.to_points(before)), state.sums_in
@@ -237,7 +243,11 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
 
 
 class FedDPKMeans(PixelClustering[FedDPState]):
-    """FedDP-KMeans: Lloyd's k-means by sums over all clients, with differential privacy."""
+    """FedDP-KMeans: k-means from sums over all clients, made for differential privacy.
+
+    Raises:
+        UsageError: ``feddp.points`` or ``feddp.frequencies`` is too small.
+    """
 
     state_type = FedDPState
 
@@ -260,7 +270,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
 
     @property
     def final_model_type(self) -> type[object]:
-        """Type of what clients need to assign images: centroids."""
+        """Type of the final model, with which clients assign images to clusters."""
         return CentroidState
 
     def has_converged(self, state: FedDPState) -> bool:
@@ -271,7 +281,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         """Return the state before the first round, with the server's points in the whole space.
 
         Raises:
-            UsageError: The server's images cannot be read, or have another shape.
+            UsageError: The server's images cannot be read, are too few, or have another shape.
         """
         most, device = self.config.frequencies, self.problem.device
         if most is None:
@@ -286,7 +296,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
 
     def _server_images(self, randomness: Randomness) -> Tensor | None:
-        """Read the server's images, float32 (points, d), without labels; None if it has none."""
+        """Read up to ``feddp.points`` images of the server: float32 (points, d), or None."""
         source = self.config.server
         if source is None:
             return None
@@ -304,7 +314,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return self.rule.points(images[chosen].to(self.problem.device))
 
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
-        """Return a round's exchanges: those of the initial centroids, or a Lloyd step."""
+        """Return a round's exchanges: round 0 computes initial centroids, others move them."""
         if number > 0:
             return [MoveFedDPCentroids(LLOYD)]
         clusters, margin = self.problem.clusters, self.config.margin

@@ -30,7 +30,7 @@ Update = TypeVar("Update")
 
 @dataclass(frozen=True)
 class Moments:
-    """A client's sum over its images x, in float64.
+    """A client's sum over its images x, or over their outer products x xᵀ, in float64.
 
     Attributes:
         moments: Σ x of shape (r,), or the result of ``flatten_symmetric`` for Σ x xᵀ.
@@ -48,7 +48,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class ServerPoints:
-    """Message with the server's points: their coordinates in a frame, float64 (points, r)."""
+    """Message with the server's points: a frame, and coordinates in it, float64 (points, r)."""
 
     frame: Frame
     points: Tensor
@@ -66,11 +66,11 @@ class Centres:
     """Message of a Lloyd step: centroids, and which images count as members of a cluster.
 
     Attributes:
-        frame: Coordinates in which images are assigned to centroids.
-        coordinates: The centroids in this frame, float64 of shape (k, r).
+        frame: Coordinate system in which images are assigned to centroids.
+        coordinates: The centroids in this system, float64 of shape (k, r).
         margin: An image counts if its distance to the nearest centroid is at most this share of
             its distance to the second nearest.
-        sums_in: Coordinates of the sums if they are not ``frame``.
+        sums_in: Coordinate system in which images are summed; None for ``frame``.
     """
 
     frame: Frame
@@ -129,7 +129,7 @@ class SumOfImages(SummedWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """Sum over the clients' images."""
+        """Add up ``sum_images`` of all clients; with equal weights, each divided by its images."""
         return sum_updates(self._client_part(message, each) for each in clients)
 
     def _client_part(self, message: Message, client: Client) -> Update:
@@ -149,13 +149,13 @@ class SumOfImages(SummedWork[Message, Update]):
         return torch.cat([frame.coordinates(self.rule.points(part)) for part in parts])
 
     def bound_rows(self, part: str, rows: Tensor) -> Tensor:
-        """Shorten rows, one for each image, that exceed the bound on one image, if there is one."""
+        """Clip each image's row to the L2 norm bound of the update's tensor ``part``, if any."""
         bounding = self.context.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 
 
 class AddMoments(SumOfImages[Frame, Moments]):
-    """Client side of a mean over all images; a client with too few images adds nothing."""
+    """Client side of a mean over all images; a client with fewer than ``least`` images adds 0."""
 
     def sum_images(self, message: Frame, client: Client) -> Moments:
         """Return the sum of a client's images, or of their outer products."""
@@ -176,10 +176,10 @@ class AddMoments(SumOfImages[Frame, Moments]):
 
 
 class CountNearest(SumOfImages[ServerPoints, Weights]):
-    """Client side of the points' weights; points with too few images of a client get 0."""
+    """Client side of the weights of the server's points: image counts, small ones set to 0."""
 
     def sum_images(self, message: ServerPoints, client: Client) -> Weights:
-        """Return the number of a client's images nearest to each point."""
+        """Count a client's images nearest to each server's point; small counts become 0."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
         context, points = self.context, len(message.points)
         return Weights(
@@ -191,7 +191,10 @@ class AddClearMembers(SumOfImages[Centres, ClusterSums]):
     """Client side of a Lloyd step: sums and counts of images that clearly belong to a cluster."""
 
     def sum_images(self, message: Centres, client: Client) -> ClusterSums:
-        """Return a client's sums and counts by cluster, without images that exceed the margin."""
+        """Return a client's sums and counts by cluster, without images beyond the margin.
+
+        Clusters with fewer than ``context.least`` of the client's images get 0.
+        """
         points, centres = self.coordinates(message.frame, client), message.coordinates
         labels = nearest(points, centres)
         summed = points if message.sums_in is None else self.coordinates(message.sums_in, client)

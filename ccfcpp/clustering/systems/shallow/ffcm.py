@@ -45,7 +45,7 @@ class FuzzyUpdate:
     """A client's fuzzy clusters, in the order of the global ones.
 
     Attributes:
-        centroids: Shape (k, pixels), of ``PixelRule.dtype``.
+        centroids: The client's centroids, of shape (k, pixels) and of ``PixelRule.dtype``.
         supports: Sum of the client's memberships in each cluster, float64 (k,).
     """
 
@@ -59,7 +59,10 @@ centroids and a seed that returns new global centroids in the same order."""
 
 
 def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """Average centroids, weighted by support (FFCM-avg); those without any support stay."""
+    """Average the clients' centroids, weighted by their sums of memberships (FFCM-avg).
+
+    Arguments are those of ``Combination``. A centroid without any support stays.
+    """
     weights = supports.unsqueeze(2)
     totals = weights.sum(dim=0)
     means = (weights * local.double()).sum(dim=0) / totals.clamp(min=torch.finfo(totals.dtype).tiny)
@@ -67,7 +70,7 @@ def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed:
 
 
 def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """Run k-means over all local centroids with support (FFCM-km); see ``Combination``.
+    """Run k-means over all clients' centroids with support > 0 (FFCM-km); see ``Combination``.
 
     The Hungarian method matches new with old centroids; an old one without a match stays.
     """
@@ -92,7 +95,10 @@ FUZZY_ROUND = Exchange(
 
 @dataclass(frozen=True)
 class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
-    """Client side of FFCM: fuzzy c-means from the global centroids to convergence."""
+    """Client side of FFCM: fuzzy c-means from the global centroids to convergence.
+
+    In place of a centroid with a support below ``least``, the global one is sent, with support 0.
+    """
 
     rule: PixelRule
     choices: LocalFuzzyConfig
@@ -102,7 +108,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     def local_updates(
         self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
     ) -> list[FuzzyUpdate]:
-        """Compute each client's centroids and their supports."""
+        """Return each client's fuzzy centroids, with their supports (sums of memberships)."""
         return [self._local(required_centroids(message.centroids), client) for client in clients]
 
     def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
@@ -138,7 +144,7 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return self.is_settled(state.moved, self.choices.tolerance)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Return random centroids, uniform in [0, 1]; of vectors, whose range is unknown, none."""
+        """Return random centroids, uniform in [0, 1]; none for vectors, whose range is unknown."""
         if self.problem.has_vectors:
             return CentroidState()
         shape = (self.problem.clusters, self.rule.dimensions)
@@ -162,12 +168,12 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
     def update_format(self, message: CentroidState) -> UpdateFormat:
-        """Return an update's shapes and dtypes: k centroids and their supports."""
+        """Return an update's shapes and dtypes: k centroids and their sums of memberships."""
         centroids = required_centroids(message.centroids)
         return format_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
 
     def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
-        """Refuse supports that are impossible, and centroids that are too far from 0."""
+        """Refuse supports that cannot be sums of memberships, and centroids too far from 0."""
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
         # The memberships of an image sum to 1.

@@ -44,7 +44,7 @@ _FAR = 1e5
 def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
     """Run the local k-means of k-FED, Algorithm 1 (Awasthi and Sheffet 2012).
 
-    Points are projected on their top k singular vectors, without centring, and k-means++ draws k
+    Points are projected onto their top k singular vectors, without centring, and k-means++ draws k
     seeds. An initial centroid is the mean, in the original space, of the points that are three
     times closer to one seed than to any other; or the seed, if there are none. Lloyd's k-means
     follows.
@@ -79,7 +79,7 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
 
 
 def _project_on_singular_vectors(points: Tensor, k: int) -> Tensor:
-    """Project points on their top k singular vectors: coordinates, float64 (samples, at most k)."""
+    """Project points onto their top k singular vectors: float64 (samples, at most k)."""
     # The eigenvectors of the smaller Gram matrix are the singular vectors.
     double = points.double()
     samples, dimensions = points.shape
@@ -106,10 +106,15 @@ def _separated_means(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor
 
 
 def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
-    """Choose points far from each other: ``first``, then repeatedly the farthest from all chosen.
+    """Choose k points far from each other: ``first``, then each time the farthest from the chosen.
+
+    Args:
+        points: Shape (points, dimensions).
+        first: Points that are chosen at first, of shape (at least 1, dimensions).
+        k: Largest number of points to choose.
 
     Returns:
-        The chosen points, of shape (at most k, dimensions).
+        The chosen points, of shape (at most k, dimensions); all distinct after ``first``.
     """
     chosen = first
     distances = torch.cdist(points, chosen, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
@@ -122,14 +127,17 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends, of shape (at most k′, pixels) and of ``PixelRule.dtype``."""
+    """Centroids of a client's k′ local clusters, (at most k′, pixels), of ``PixelRule.dtype``."""
 
     centroids: Tensor
 
 
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """Client side of k-FED: local k-means with k′ clusters."""
+    """Client side of k-FED: k-means of a client's images, with ``clusters`` local clusters.
+
+    Centroids of clusters with fewer than ``least`` images are not sent.
+    """
 
     exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule
@@ -203,7 +211,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return Nothing()
 
     def update_format(self, message: Nothing) -> UpdateFormat:
-        """Return an update's shapes and dtypes: at most k′ centroids."""
+        """Return an update's shapes and dtypes: at most ``local_clusters`` centroids."""
         shape = (Rows(self.local_clusters), self.rule.dimensions)
         return {"centroids": Spec(self.rule.dtype, shape)}
 
@@ -214,7 +222,10 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
     ) -> tuple[CentroidState, Metrics]:
-        """Run k-means over all local centroids, from ``farthest_first`` of the largest client's."""
+        """Run k-means over all local centroids, from the result of ``farthest_first``.
+
+        Its first points are the centroids of the largest client.
+        """
         local = [update.centroids for update in updates]
         points = torch.cat(local)
         initial = farthest_first(points, local[0], self.problem.clusters)

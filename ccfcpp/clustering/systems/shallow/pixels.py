@@ -43,19 +43,19 @@ class CentroidState(InitState):
 
 @dataclass(frozen=True)
 class PixelRule:
-    """Settings of how images become points, with the functions that use them."""
+    """Rule by which images become points (vectors of pixels), and points get centroids."""
 
     config: PixelsConfig
     image_shape: tuple[int, ...]
 
     @staticmethod
     def of(problem: Problem) -> "PixelRule":
-        """Return the rule that the configuration of a problem describes."""
+        """Return the rule that a problem's configuration sets (section ``pixels``)."""
         return PixelRule(problem.config.section(PixelsConfig), problem.image_shape)
 
     @property
     def dimensions(self) -> int:
-        """Number of dimensions of a point."""
+        """Number of dimensions of a point: of pixels times channels, or of a vector's elements."""
         return prod(self.image_shape)
 
     @property
@@ -81,11 +81,11 @@ class PixelRule:
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
 
     def blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
-        """Yield the points in blocks; the more numbers per point (``width``), the smaller ones."""
+        """Yield points in blocks that fit memory; ``width``: how many numbers a point needs."""
         return map(self.points, blocks(images, width))
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
-        """Return the index of each image's centroid, int64 of shape (samples,)."""
+        """Return the index of the centroid to which each image is assigned, int64 (samples,)."""
         rule = most_similar if self.by_angle else nearest
         parts = torch.split(images, IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])
@@ -105,7 +105,7 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         self.by_angle = self.rule.by_angle
 
     def is_settled(self, change: float | None, tolerance: float) -> bool:
-        """Return whether the last round changed centroids by no more than the tolerance.
+        """Return whether ``change``, that of the last round, is no more than the tolerance.
 
         False if ``change`` is None (unknown), or if clients may be absent: the next round may have
         other clients.
@@ -114,7 +114,7 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         return change is not None and change <= tolerance and not varies
 
     def assign(self, state: Known, client: Client) -> Tensor:
-        """Return the index of each image's centroid, int64 of shape (samples,)."""
+        """Return the index of the centroid to which each image is assigned, int64 (samples,)."""
         return self.rule.assign(client.images, required_centroids(state.centroids))
 
     def represent(self, state: Known, client: Client) -> Tensor | None:
@@ -145,7 +145,7 @@ class InitBySums(PixelClustering[AnyInitState]):
         return self.start() if state.centroids is None else self.steps(number)
 
     def plan(self, state: AnyInitState) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of every round of a run in which nothing fails, with many points."""
+        """Return the exchanges of every round of a run without failures, and with enough points."""
         start = [self.usual_start()] if state.centroids is None else []
         return [*start, *map(self.steps, range(len(start), self.rounds))]
 
@@ -154,11 +154,11 @@ class InitBySums(PixelClustering[AnyInitState]):
         return init_works(self.problem, self.rule.dimensions, self.starts)
 
     def usual_start(self) -> Sequence[AnyServerWork]:
-        """Return the initialisation without the exchanges that are only for few points."""
+        """Return the initialisation's exchanges, without those that run only with few points."""
         return [work for work in self.start() if not getattr(work, "again", False)]
 
     def summarize(self, state: AnyInitState) -> dict[str, object]:
-        """Return the number of clusters, and the evidence for it, if k was not given."""
+        """Return the chosen number of clusters, and the evidence for it; nothing if k was given."""
         evidence, centroids = state.evidence, state.centroids
         if evidence is None or centroids is None:
             return {}

@@ -23,7 +23,7 @@ class Frame:
     axes: Tensor
 
     def coordinates(self, points: Tensor) -> Tensor:
-        """Project points (samples, d) on the subspace; return coordinates, float64 (samples, r)."""
+        """Project points (samples, d) onto the subspace: coordinates, float64 (samples, r)."""
         return (points.double() - self.origin) @ self.axes.T
 
     def to_points(self, coordinates: Tensor) -> Tensor:

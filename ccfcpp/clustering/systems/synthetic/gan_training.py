@@ -41,7 +41,7 @@ _DIVERGED = (
 
 @dataclass(frozen=True)
 class GANLosses:
-    """Mean losses of a client's epoch, None without a batch of two, and its number of images."""
+    """A client's number of images, and its GAN's mean losses in an epoch; None if not trained."""
 
     samples: int
     generator: float | None = None
@@ -66,7 +66,8 @@ def network_makers(
 ) -> tuple[Maker, Maker]:
     """Return two functions that build a generator and a discriminator.
 
-    They raise a ``UsageError`` if images of this shape do not fit the networks.
+    ``codes`` is the length of the generator's one-hot code. The functions raise a ``UsageError`` if
+    images of this shape do not fit the networks.
     """
     return partial(Generator, image_shape, codes, config), partial(
         Discriminator, image_shape, config
@@ -125,6 +126,8 @@ class GANTrainer:
         self, client: Client, randomness: Randomness
     ) -> Training[GANLosses | RefusedUpdateError]:
         """Train a client's GAN for an epoch, from its stored or from new weights.
+
+        This is a generator, each step of which is a training step.
 
         Args:
             client: The client, whose local state is replaced.

@@ -16,7 +16,7 @@ from ccfcpp.models.encoders import ConvBackbone
 
 
 class Generator(nn.Module):
-    """Generator of a GAN: maps noise and a one-hot code to an image.
+    """Generator of a GAN: maps noise and a one-hot code of length ``codes`` to an image.
 
     It has two linear layers, and 4×4 transposed convolutions with stride 2, which double the
     resolution. If that does not give the image size exactly, larger images are cropped.

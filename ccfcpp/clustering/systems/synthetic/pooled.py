@@ -204,7 +204,7 @@ def _as_sent(samples: Tensor) -> Tensor:
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
-    """Client side of an epoch of the clients' GANs; each client of a cohort needs a trainer."""
+    """Client side of an epoch of GAN training, with a trainer for each client trained together."""
 
     exchange = GAN_EPOCH
 
@@ -277,7 +277,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class ClusterImages(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """Server side of the exchange of images: clusters them, and keeps ``kept`` of each client."""
+    """Server side of the exchange of images: clusters them, and stores ``kept`` of each client."""
 
     exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
@@ -299,14 +299,14 @@ class ClusterImages(ServerWork[PooledState, Nothing, ImagesUpdate]):
         return {"client": Spec(torch.int64), "images": images}
 
     def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:
-        """Refuse images with the number of another client."""
+        """Refuse an update that carries another client's number."""
         if [update.client] != [sender.id for sender in senders]:
             raise RefusedUpdateError(f"it claims to be of client {update.client}")
 
     def aggregate(
         self, state: PooledState, updates: Iterable[ImagesUpdate], randomness: Randomness
     ) -> tuple[PooledState, Metrics]:
-        """Cluster the images of all clients together."""
+        """Cluster the images of all clients together, and store some of them if configured."""
         received = list(updates)
         pooled = torch.cat([update.images for update in received])
         clustered, metrics = self.clustering.fit(pooled, randomness)
