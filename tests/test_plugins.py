@@ -319,6 +319,10 @@ def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
             ["--set", "votes.spread=0.2"],
             "votes.spread = 0.2 has no effect: it needs votes.start = grey; give that, or leave it",
         ),
+        (
+            ["--method", "fed-km", "--set", "votes.rounds=2"],
+            "votes.rounds = 2 has no effect on fed-km: leave it out, or take one of fed-votes",
+        ),
     ],
 )
 def test_its_settings_are_checked_as_ours_are(
@@ -328,6 +332,14 @@ def test_its_settings_are_checked_as_ours_are(
     assert finished.returncode == 2
     assert complaint in finished.stderr
     assert len(finished.stderr.splitlines()) == 1
+
+
+def test_a_comparison_takes_its_settings(installed: Path, tmp_path: Path) -> None:
+    found = summary_of(
+        installed, "compare", "--methods", "fed-votes,k-fed", "--p", "0", "--set",
+        "votes.rounds=1,2", "--set", "data.images=100", "--out", tmp_path / "study",
+    )  # fmt: skip
+    assert [row.get("votes.rounds") for row in found["table"]] == [1, 2, None]
 
 
 def test_its_data_set_says_who_holds_what(installed: Path, tmp_path: Path) -> None:

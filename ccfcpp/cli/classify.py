@@ -55,7 +55,7 @@ FLAGS = (
 def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
     """Train a classifier over clients, by FedAvg or a related method, with FedDecorr or without.
 
-    If flags have several values, such as --alpha 0.05,0.5, all combinations are run.
+    If flags have several values, such as ``--alpha=0.05,0.5``, all combinations are run.
     """
     layers = options.layers("classify", "feddecorr")
     with terminal.usage_errors():

@@ -7,7 +7,8 @@ deployed runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import get_args
 
 from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, require
@@ -69,7 +70,7 @@ def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
 
 def _unused(configs: Sequence[RunConfig], layer: Tree) -> Iterator[tuple[str, object]]:
     """Yield the settings of a layer that have no effect in any run, with their values."""
-    for key in configs[0].known_fields({"method": configs[0].method}) if configs else ():
+    for key in configs[0].known_fields({**layer, "method": configs[0].method}) if configs else ():
         value: object = layer
         for part in key.split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
@@ -87,10 +88,18 @@ def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageErro
         )
     methods = ", ".join(dict.fromkeys(config.method for config in configs))
     kind = type(configs[0])
-    users = [
-        name
-        for name in kind.methods().own()
-        if key in kind.fields_with(name) and key not in kind.methods()[name].ignores
-    ]
+    users = _methods_with(kind, key, kind.methods().own()) or _methods_with(
+        kind, key, kind.methods()
+    )
     instead = f", or take one of {', '.join(users)}" if users else ""
     return UsageError(said, f" has no effect on {methods}: leave it out{instead}")
+
+
+def _methods_with(kind: type[RunConfig], key: str, names: Iterable[str]) -> list[str]:
+    """Return those of the named methods that use a setting; a package that is broken has none."""
+    users = []
+    for name in names:
+        with suppress(UsageError):
+            if key in kind.fields_with(name) and key not in kind.methods()[name].ignores:
+                users.append(name)
+    return users

@@ -32,6 +32,6 @@ def test_values_follow_from_types(key: str, values: str, placeholder: str) -> No
 
 def test_a_key_of_several_kinds_is_described_by_all_of_them() -> None:
     said = KEYS["attack.kind"].description
-    assert said.startswith("False updates of some clients, to measure their effect")
+    assert said.startswith("Simulated attack: false updates of some clients")
     assert "sign-flip: what was learned" in said
     assert "false-sizes: scale times" in said

@@ -135,7 +135,8 @@ def undrawn() -> Iterator[None]:
     def paper() -> Iterator[tuple[Figure, MagicMock]]:
         yield Figure(), MagicMock()
 
-    with patch.object(paper_figures, "paper", paper), patch.object(paper_figures, "legend_above"):
+    blank, above = (patch.object(paper_figures, "new_figure", paper), "legend_above")
+    with blank, patch.object(paper_figures, above):
         yield
 
 

@@ -9,9 +9,10 @@ class PixelsConfig(Section):
     """Settings of how images become points, and how points are assigned to centroids."""
 
     normalise: bool = True
-    """Whether an image is scaled to a vector of length 1; else its pixels are in [0, 1]."""
+    """Whether an image or a vector is scaled to length 1; else pixels are in [0, 1], and vectors
+    stay as they are."""
     assignment: Literal["euclidean", "cosine"] = "euclidean"
-    """Images are assigned to the centroid with the smallest distance, or the largest cosine."""
+    """Samples are assigned to the centroid with the smallest distance, or the largest cosine."""
 
 
 class KFedConfig(Section):
