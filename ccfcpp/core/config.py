@@ -49,7 +49,7 @@ class Affects:
 
 
 class Section(BaseModel):
-    """Base class of the sections of a configuration: immutable, and without unknown keys.
+    """Base class of a configuration's sections (groups of settings): immutable, no unknown keys.
 
     A section of several kinds, such as the partition, is a union of classes with
     ``Field(discriminator=…)``, each with the settings of its kind alone.
@@ -58,17 +58,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
-        """Yield (key, needs) of each setting without effect; ``needs`` would give it one."""
+        """Yield (key, needs) of each setting without effect; ``needs``: what would give it one."""
         yield from ()
 
 
 def require(key: str, value: object = True) -> KeyValue:
-    """Return a setting that another one needs to have an effect, for ``Section.unused``."""
+    """Return ``key = value`` as what another setting needs, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
 def require_other(key: str, value: object) -> tuple[Piece, ...]:
-    """Return the need that ``key`` has another value than ``value``, for ``Section.unused``."""
+    """Return "``key`` other than ``value``" as what another setting needs (``Section.unused``)."""
     return require(key, ...), f" other than {in_file(value)}"
 
 
@@ -78,7 +78,7 @@ def unused_without(keys: str, *needs: Piece) -> Unused:
 
 
 def kinds_of(field: FieldInfo) -> list[type[Section]]:
-    """Return the classes of a field that is a section, one per kind; [] if it is no section."""
+    """Return the possible classes of a field that is a section; [] if it is a single setting."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
@@ -110,8 +110,8 @@ class DataConfig(Section):
     """Values that become black and white in files of more than 8 bits, such as 0,4095; by
     default the window of a DICOM file, or else the smallest and the largest value of each image."""
     skip: Annotated[Share, Affects("which files may be left out")] = 0.01
-    """Largest share of unreadable files, which are left out, such as 5%; above 0, always one at
-    least."""
+    """Largest share of files that may be unreadable and are left out, such as 5%; above 0, one file
+    is always allowed."""
     max_pixels: Annotated[int, Field(ge=1, le=10**9), Affects("which files may be read")] = 10**8
     """Largest number of pixels in an image file."""
 
@@ -261,7 +261,7 @@ class PartitionConfig(Section):
     kind: str
     """How the images are divided among clients."""
     clients: Positive | None = None
-    """Number of clients; by default one for each class or folder, and to classify 10 or one for
+    """Number of clients; by default one for each class or folder; for classification 10, or one for
     each folder."""
 
     @property
@@ -305,7 +305,7 @@ class DirichletPartition(PartitionConfig):
     """Concentration of a Dirichlet partition: the smaller, the more clients differ; ``inf`` is
     ``iid``."""
     min_samples: Positive = 10
-    """Least number of samples of each client; shares are drawn again until it is reached."""
+    """Minimum number of samples of each client; shares are drawn again until all have it."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -350,8 +350,8 @@ class PrecisionConfig(Section):
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
-    ``bfloat16`` rounds inputs and results; ``auto`` is that on a device with instructions for it,
-    and ``float32`` elsewhere."""
+    ``bfloat16`` rounds inputs and results; ``auto`` is ``bfloat16`` on a device with instructions
+    for it, and ``float32`` elsewhere."""
 
 
 class ComputeConfig(PrecisionConfig):
@@ -391,7 +391,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def fixed(self) -> Tree:
-        """Values that are set if the method is named, nested by section."""
+        """Settings that the method's name implies, as a nested dictionary."""
 
     @property
     def ignores(self) -> Sequence[str]:
@@ -428,12 +428,15 @@ class RunConfig(Section):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the keys of the number of rounds and of steps per round; "" if there is none."""
+        """Return the keys of the number of rounds and of steps per round, of ``tree``'s method.
+
+        A key is "" if the method has no such setting.
+        """
         return "", ""
 
     @classmethod
     def methods(cls) -> "Registry[ConfigOfMethod]":
-        """Return all methods by name."""
+        """Return all methods by name; each subclass has its own."""
         raise NotImplementedError
 
     @classmethod
@@ -476,7 +479,7 @@ class RunConfig(Section):
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section of a class; without one, an instance with the class's defaults."""
+        """Return the section of class ``kind``; without one, an instance with default values."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), kind):
                 return section

@@ -91,7 +91,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.by_model = self.global_model.latents_by
 
     def _centroids_per_cluster(self) -> int:
-        """Return the number of centroids per cluster: 1, or the over-clusters of pre-training."""
+        """Return the number of centroids per cluster: 1, or the over-clusters per cluster."""
         # k-means would find new centroids in each round, without a merge.
         if self.training.pretraining == "siamese" or self.sends_centroids:
             return 1
@@ -110,7 +110,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def synchronised(self) -> SynchronisedTraining | None:
-        """The training in synchronised steps; None with local steps."""
+        """Object that trains in synchronised steps over all clients; None with local steps."""
         if self.training.steps == "local":
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
@@ -182,7 +182,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
     def _centroid_search(self, by_head: bool) -> AnyServerWork:
-        """Return the exchange that finds centroids: ``by_head``, cluster means; else by k-means."""
+        """Return the exchange for centroids: cluster means if ``by_head``, else k-means."""
         latent = self.model.latent
         if by_head:
             return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)

@@ -37,7 +37,7 @@ class CentroidRule:
         return F.normalize(latents, dim=1) if self.unit_length else latents
 
     def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
-        """Return the index of the centroid nearest to each latent, int64 of shape (samples,)."""
+        """Return the index of the centroid to which each latent is assigned, int64 (samples,)."""
         rule = most_similar if self.unit_length else nearest
         return rule(self.points(latents), centroids)
 

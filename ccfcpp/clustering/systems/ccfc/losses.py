@@ -17,7 +17,7 @@ from ccfcpp.models.decorrelation import feddecorr, squared_products, subtract_me
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return −cos of each row and its target, D in the paper's Eq. (2); targets get no gradient.
+    """Return each row's −cos to its target, D in CCFC++, Eq. (2); targets get no gradient.
 
     Both arguments have shape (…, dimensions), and the result has shape (…).
 

@@ -65,6 +65,6 @@ LABELS = Exchange(
 
 
 def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
-    """Return the exchange of a Lloyd step; with points of ``unit_length``, sums are bounded."""
+    """Return the exchange of a Lloyd step; with ``unit_length``, an image adds at most norm 1."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
     return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

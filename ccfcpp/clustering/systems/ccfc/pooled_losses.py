@@ -100,7 +100,7 @@ def _contrast_objective(
     labels: Tensor,
     decorrelation: Tensor,
 ) -> Program:
-    """Compute the first line of Eq. (2) from latents ``z``, and add a given decorrelation term."""
+    """Compute CCFC++'s Eq. (2), line 1, from latents ``z``, and add the decorrelation term."""
     p = yield from apply_pooled(model.predictor, z, "predictor")
     # As F.one_hot, which does not work within vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
@@ -157,7 +157,7 @@ def _common_objective(loss: Tensor, own: Tensor) -> Objective:
 
 
 def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
-    """Return the number of images n and Σ ½D(p₁, z₂) + ½D(p₂, z₁), float64 of shape (2,)."""
+    """Return n and Σ ½D(p₁, z₂) + ½D(p₂, z₁) over n images; D: negative cosine; float64 (2,)."""
     first, second = z.chunk(2)
     crossed = negative_cosine(p, torch.cat([second, first])).double()
     count = crossed.new_full((1,), len(first))
@@ -165,7 +165,7 @@ def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
 
 
 def _cluster_sums(members: Tensor, z: Tensor, p: Tensor) -> Tensor:
-    """Return each cluster's size n, Σ p̂ and Σ ẑ, joined: float64 of shape (k · (1 + 2d),)."""
+    """Return each cluster's size n, and sums of unit vectors p̂ and ẑ: float64 (k · (1 + 2d),)."""
     parts = [members.T @ F.normalize(each, dim=1).double() for each in (p, z)]
     return torch.cat([members.sum(dim=0), *(part.flatten() for part in parts)])
 

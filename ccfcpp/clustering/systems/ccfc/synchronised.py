@@ -238,7 +238,7 @@ class LabelledBatches:
 
 @dataclass(frozen=True)
 class Labelling(SummedWork[EncoderState, ClusterSizes]):
-    """Client side of pseudo-labels, Eq. (1) of the paper: clients store them, and send counts."""
+    """Client side of pseudo-labels, CCFC++'s Eq. (1): clients store them, and send counts."""
 
     model: GlobalModel
     rule: CentroidRule

@@ -11,7 +11,7 @@ _Rate = Annotated[float, Field(gt=0, le=1000)]
 
 
 class CropsConfig(Section):
-    """Settings of the encoder, which learns the features that crops of one image share."""
+    """Settings of Fed-EMP's encoder, which learns the features that crops of an image share."""
 
     steps: Positive = 1200
     """Training steps; 1200 show each of 60,000 images four times, in 8 crops each time."""

@@ -126,7 +126,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return {f"sums/{PREDICTIONS}": 2.0 * self.config.pairs_each}
 
     def _lags(self) -> Lags:
-        """Return what a step takes from the step before, instead of exchanging it again."""
+        """Return which values a step takes from the step before, instead of exchanging new ones."""
         if not self.config.lagged:
             return Lags()
         norm = self.space.network.latent_norm

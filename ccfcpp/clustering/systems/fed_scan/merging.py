@@ -113,7 +113,7 @@ def merge_overclusters(
 
 
 def _measure(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
-    """Score a merge of over-clusters: mutual information I, or A + c I for the rule ``both``."""
+    """Score a merge: mutual information I, or A + c I (association A) for the rule ``both``."""
     value = mutual_information(joint, groups, clusters)
     return value if rule == "information" else _combine(association(joint, groups, clusters), value)
 

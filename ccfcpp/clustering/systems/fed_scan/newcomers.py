@@ -87,7 +87,7 @@ NEW_CENTRES = Exchange(
 
 
 def inherit_state(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
-    """Return the first state of a run that continues from another run's last state."""
+    """Return the first state of a run that continues from ``last``, another run's last state."""
     begun = algorithm.initial_state(randomness)
     # The shares of the last merge count clients that have left.
     kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}

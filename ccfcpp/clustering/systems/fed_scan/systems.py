@@ -66,7 +66,7 @@ def _unused(config: ClusterConfig) -> Unused:
 
 
 def _more_kinds(settings: Tree) -> tuple[Kind, ...]:
-    """Return what kinds of data clients send besides sums: centres, if there are newcomers."""
+    """Return what clients send besides sums: centres, if new clients join a finished run."""
     data = settings.get("data")
     grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
     return ("centroids",) if grows else ()

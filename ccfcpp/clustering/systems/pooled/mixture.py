@@ -127,7 +127,10 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Expectation(SumBlocks[Mixture, MixtureSums]):
-    """Client side of an EM step (expectation): sums over points, weighted by responsibilities."""
+    """Client side of an EM step (expectation): sums over points, weighted by responsibilities.
+
+    ``covariance`` is ``full`` or ``diag``.
+    """
 
     rule: PixelRule
     covariance: str
@@ -155,7 +158,7 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
     def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
-        """Set sums of components with few points to 0, and the likelihood of few samples."""
+        """Set sums over fewer than ``least`` points to 0; the likelihood, too."""
         likelihood = total.likelihood * (samples >= self.context.least)
         return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
 
@@ -268,7 +271,7 @@ class GaussianMixtures(InitBySums[Mixture]):
         return ClientSide.of(SumCells(context, self.rule.points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
-        """Return whether the mean log-likelihood changed by no more than the tolerance."""
+        """Return whether the last step changed the mean log-likelihood by at most the tolerance."""
         grown = None if state.grown is None else abs(state.grown)
         return self.is_settled(grown, self.config.tolerance)
 

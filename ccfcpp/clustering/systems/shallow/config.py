@@ -16,7 +16,7 @@ class PixelsConfig(Section):
 
 
 class KFedConfig(Section):
-    """Settings of k-FED."""
+    """Settings of k-FED: k-means at each client, then at the server."""
 
     local_clusters: Positive | None = None
     """Number of clusters at each client, k' in the paper; null: the number of all clusters."""
@@ -32,7 +32,7 @@ class FFCMConfig(Section):
 
 
 class FedDPConfig(Section):
-    """Settings of FedDP-KMeans."""
+    """Settings of FedDP-KMeans: k-means from sums in a small subspace."""
 
     rounds: Positive = 2
     """Number of rounds. The first computes initial centroids; each other one is a Lloyd step."""

@@ -226,7 +226,7 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         return format_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
     def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
-        """Set sums to 0 of clusters with less than a fifth of the mean number of images."""
+        """Set the sums of clusters with under a fifth of the mean number of images to 0."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
         return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)
 

@@ -129,7 +129,7 @@ class SumOfImages(SummedWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """Add up ``sum_images`` of all clients; with equal weights, each divided by its images."""
+        """Add up all clients' sums over images; if weights are equal, their means over images."""
         return sum_updates(self._client_part(message, each) for each in clients)
 
     def _client_part(self, message: Message, client: Client) -> Update:
@@ -158,7 +158,7 @@ class AddMoments(SumOfImages[Frame, Moments]):
     """Client side of a mean over all images; a client with fewer than ``least`` images adds 0."""
 
     def sum_images(self, message: Frame, client: Client) -> Moments:
-        """Return the sum of a client's images, or of their outer products."""
+        """Return the sum of a client's images, or of their outer products; 0 if they are few."""
         rows = self.coordinates(message, client)
         moments = self._products(rows) if self.exchange is PRODUCTS else self._sum(rows)
         enough = len(client) >= self.context.least

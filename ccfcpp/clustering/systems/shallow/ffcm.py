@@ -152,7 +152,7 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
         return CentroidState(drawn.to(self.problem.device))
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the only exchange of a round."""
+        """Return the only exchange of a round, which this object carries out."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:

@@ -192,7 +192,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return CentroidState()
 
     def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
-        """Return the only exchange."""
+        """Return the only exchange of the run, which this object carries out."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:

@@ -55,7 +55,7 @@ class PixelRule:
 
     @property
     def dimensions(self) -> int:
-        """Number of dimensions of a point: of pixels times channels, or of a vector's elements."""
+        """Number of dimensions of a point: the pixels of all channels, or a vector's elements."""
         return prod(self.image_shape)
 
     @property

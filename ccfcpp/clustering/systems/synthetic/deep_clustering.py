@@ -94,7 +94,7 @@ def move_centroids(
 
 @dataclass
 class _MovingClusters:
-    """Centroids, and labels of all samples, while the network is trained."""
+    """Centroids with sample counts, and labels of all samples, while the network is trained."""
 
     centroids: Tensor
     labels: Tensor

@@ -120,7 +120,7 @@ class _PixelClustering(ServerClustering):
 
 
 class PixelKMeans(_PixelClustering):
-    """k-means on pixels, with restarts."""
+    """k-means on pixels, from several initialisations."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
         """Run k-means from several initialisations; return the best centroids and their inertia."""
@@ -137,10 +137,10 @@ class PixelKMeans(_PixelClustering):
 
 
 class PixelFuzzyCMeans(_PixelClustering):
-    """Fuzzy c-means on pixels, with restarts."""
+    """Fuzzy c-means on pixels, from several initialisations."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Run fuzzy c-means from several choices of random images; return the best centroids."""
+        """Run fuzzy c-means from several random choices; return the best centroids and the loss."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
             return PooledState(single_point_clusters(points).centroids), {}
@@ -168,7 +168,7 @@ class LatentKMeans(ServerClustering):
         self.network = DeepClustering(problem)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
-        """Train the autoencoder together with the centroids; return both, and metrics."""
+        """Train the autoencoder together with the centroids; return both, and the mean losses."""
         result = self.network.fit(images, randomness)
         return PooledState(result.centroids, result.model), result.figures
 
@@ -286,7 +286,7 @@ class ClusterImages(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which images or vectors are sent."""
+        """The dtype in which images (uint8) or vectors (float64) are sent."""
         return torch.uint8 if len(self.image_shape) > 1 else torch.float64
 
     def broadcast(self, state: PooledState) -> Nothing:
