@@ -140,7 +140,7 @@ class DecorrelationConfig(Section):
 
     @property
     def weight(self) -> float:
-        """Weight of the term."""
+        """Weight of the decorrelation term in the loss; 0 if there is no term."""
         return 0.0
 
     @property
@@ -165,7 +165,7 @@ class TermConfig(DecorrelationConfig):
 
     @property
     def weight(self) -> float:
-        """Weight of the term."""
+        """Weight of the decorrelation term in the loss; 0 if there is no term."""
         return self.beta
 
     @property

@@ -12,14 +12,14 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Server's message: the global model without the parameters that clients keep."""
+    """Server's message: the global model, without the layers that clients keep (FedBN)."""
 
     model: ModelState
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Server's state: the global model without the parameters that clients keep."""
+    """Server's state: the global model, without the layers that clients keep (FedBN)."""
 
     model: ModelState
 

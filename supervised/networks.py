@@ -148,7 +148,7 @@ def _code_mobilenet(channels: int, features: int) -> nn.Module:
 
 
 class _InvertedResidual(nn.Module):
-    """Block of expansion, depthwise convolution and projection; a shortcut if the stride is 1."""
+    """MobileNetV2 block: expansion, depthwise convolution, projection; shortcut if stride is 1."""
 
     def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ HELD = "held"
 
 
 class Sharing:
-    """Rule: clients send all parameters and buffers, and predict with the global model."""
+    """Default rule: clients send all parameters and buffers, and predict with the global model."""
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device

@@ -35,7 +35,7 @@ Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
 
 
 def group_by_place(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Group values by panel and place, as a mapping from system to value for each.
+    """Group values by panel (data set) and place (axis value); a group maps systems to values.
 
     A value at ``ANY``, of a system that does not depend on the axis, is in every group.
     """
@@ -49,7 +49,7 @@ def group_by_place(values: Values) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def group_by_system(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Group values by panel and system, as a mapping from place to value for each."""
+    """Group values by panel (data set) and system; a group maps places (axis values) to values."""
     groups: dict[tuple[str, str], dict[str, float]] = {}
     for panel, place in group_by_place(values):
         for (own, at, system), value in values.items():
@@ -175,9 +175,10 @@ and bounds on its values; None: the argument is the bounds."""
 
 
 def count(check: str, argument: Any, values: Values) -> Count:
-    """Apply a check, and count the values within its bounds and all values.
+    """Count the values that pass a check, and all values that it tests.
 
-    ``argument`` is that of the check (see ``CHECKS``). The check ``somewhere`` counts as one value.
+    ``check`` is a name in ``CHECKS``, ``argument`` what it takes, such as systems. The check
+    ``somewhere`` counts as one value.
     """
     view, bounds = CHECKS[check]
     limits = (argument if bounds is None else bounds).items()

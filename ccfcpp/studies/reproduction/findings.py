@@ -109,7 +109,7 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
 
 
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[DrawnFigure]:
-    """Draw figures of singular values; of several runs with the same label, the first is drawn."""
+    """Draw figures of singular values; if runs share a label, only the first is drawn."""
     # Global and local model in one figure come from the same run.
     chosen = select_lowest_seed(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}

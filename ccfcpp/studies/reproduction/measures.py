@@ -43,7 +43,7 @@ def measure_runs(
 def measure_spectra(
     measure: Callable[[Tensor], float], whose: Whose, result: Result
 ) -> Readings[float]:
-    """Apply a function to the singular values of each chosen model (``whose``) of a run."""
+    """Measure the singular values of a run's models; ``whose``: global, local or both."""
     spectra = read_spectra(whose, result)
     return [(facts, None if values is None else measure(values)) for facts, values in spectra]
 
@@ -52,9 +52,9 @@ def measure_spectra(
 
 
 def read_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
-    """Read the singular values of representations by a run's models; None if not all are finite.
+    """Read the singular values of representations, by each of a run's models that ``whose`` names.
 
-    They are in descending order, of shape (dimensions,).
+    They are in descending order, of shape (dimensions,); None if missing or not all are finite.
     """
     arrays = result.folder.read_arrays("spectra")
     local: Sequence[Tensor] | Tensor = arrays.get("local", ())

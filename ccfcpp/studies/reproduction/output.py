@@ -37,7 +37,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Json]]]:
-    """Return titles and rows of text of a table for each panel, the paper's values in parentheses.
+    """Return a title and rows of text for each panel (data set); the paper's values in parentheses.
 
     If the paper's table has none of our panels, its panels follow as tables of their own.
     """

@@ -35,7 +35,7 @@ Text = Annotated[str, BeforeValidator(format_number)]
 
 
 class Block(Section):
-    """Runs with settings in common: presets, values over them, and grids."""
+    """Settings of a group (block) of runs: files, values that override them, and grids."""
 
     files: tuple[str, ...] = ()
     """Names of shipped configuration files, such as ``feddecorr/table1``."""
@@ -159,7 +159,7 @@ class ClaimSpec(Section):
         return values
 
     def count(self, viewed: Values) -> Count:
-        """Count the values for which the check holds, and all values."""
+        """Count the values (of ``view``) for which the claim's check holds, and all of them."""
         (name,) = self._checks
         return count(name, getattr(self, name), viewed)
 

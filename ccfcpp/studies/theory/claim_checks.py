@@ -57,7 +57,10 @@ class Simulation:
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
-    """Simulate gradient flow from the network ``start``, for 8 or more steps of size ``step``."""
+    """Simulate gradient flow from ``start``, for 8 or more steps of size ``step``.
+
+    ``drive`` gives a network's negative gradient of the loss by the product of all its layers.
+    """
     path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
     fine, coarse = central_differences(values, step), central_differences(values[::2], 2 * step)

@@ -81,8 +81,8 @@ def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
 def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
     """Integrate gradient flow from ``start`` by the classical Runge-Kutta method of order four.
 
-    The result has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
-    width before).
+    ``drive`` gives the loss's negative gradient by the product of all layers. The result has the
+    times 0, step, …, steps · step: layers of shape (steps + 1, …, width after, width before).
     """
     assert step > 0, "a flow needs a positive step"
     assert steps > 0, "a flow needs at least one step"
@@ -132,6 +132,7 @@ def orthonormal_columns(
 def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> WeightMatrices:
     """Make ``depth`` balanced layers with the product left · diag(values) · rightᵀ.
 
+    Balanced: W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}.
     ``left`` (…, width after, rank) and ``right`` (…, width before, rank) have orthonormal columns;
     ``values`` (…, rank) are positive. Layers between the first and the last are diagonal.
     """

@@ -169,6 +169,7 @@ def aligned_start(
 ) -> SplitNetwork:
     """Make random networks that are balanced, and whose head is aligned with the encoder.
 
+    Balanced: W_j W_jᵀ = W_{j+1}ᵀ W_{j+1} for adjacent layers of each of the two.
     Aligned: the head's right singular vectors are the encoder's left ones. They stay so under
     gradient flow if ``constants``, M_k = σ'_k^(2/L') − σ_k^(2/L), is one number for all k:
     W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved. ``depths`` are the numbers of layers of encoder
@@ -187,7 +188,7 @@ def aligned_start(
 
 
 def random_start(draws: int, depth: int, outputs: int, generator: torch.Generator) -> SplitNetwork:
-    """Draw networks of normal weights: neither balanced nor aligned, as the theorems assume."""
+    """Draw networks of normal weights, which are not balanced or aligned as the theorems assume."""
     widths = [INPUTS, *[REPRESENTATION] * depth, outputs]
     return SplitNetwork(random_layers((draws,), widths, generator), depth)
 
