@@ -36,7 +36,10 @@ TERM = "decorrelation"
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """Return the exchange of a round; if ``logs_terms``, clients also send decorrelation terms."""
+    """Describe a round's exchange: the types and parts (fields) of message and update.
+
+    If ``logs_terms``, clients also send the decorrelation term of each local epoch.
+    """
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),
@@ -50,7 +53,7 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """Clients' side of a round: training of the global model, one client per trainer at a time."""
+    """Clients' side of a round: each trainer trains one client's model at a time, side by side."""
 
     def __init__(
         self, exchange: Exchange[Broadcast, LocalUpdate], trainers: Sequence[LocalTrainer]
@@ -62,7 +65,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
     def local_updates(
         self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
-        """Train the models of the given clients together, and return their updates."""
+        """Train the clients' models together, at most one per trainer; return their updates."""
         trainings = [
             trainer.train(message, client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
@@ -107,7 +110,7 @@ class FederatedClassification(
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:
-        """Return the server's first state: random weights, and what the method adds to them."""
+        """Return the server's first state: random weights, and fields of the method (momentum)."""
         model = random_state(self.make_model, randomness.generator("model"), self.device)
         weights = torch.zeros(self._weights.size, device=self.device)
         return self.method.begin(self.sharing.shared(model), weights)
@@ -132,7 +135,7 @@ class FederatedClassification(
         return ClientSide.of(threaded(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        """Return the message to clients: the global model, and what the method adds."""
+        """Return the message to clients: the global model, and the method's own fields if any."""
         return self.method.broadcast(state)
 
     def update_format(self, message: Broadcast) -> UpdateFormat:

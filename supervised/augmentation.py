@@ -17,14 +17,14 @@ from supervised.config import ClassifyConfig, SamplesConfig
 
 @dataclass(frozen=True)
 class Changes:
-    """Random parameters of the augmentation of a client's images in one epoch; None if off."""
+    """Random crops and rotations of a client's images in one epoch; None if a kind is off."""
 
     crops: PaddedCrops | None
     rotations: ViewParameters | None
 
 
 class Normalisation:
-    """Normalisation of images: subtract each channel's mean, divide by its deviation, if given."""
+    """Normalisation of images: subtract each channel's mean, divide by its deviation, if set."""
 
     def __init__(self, settings: SamplesConfig, device: torch.device) -> None:
         # On the device from the start: a captured step copies nothing there.
@@ -79,7 +79,10 @@ class Augmenter:
         return images, Changes(crops, rotations)
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
-        """Augment a batch by ``changes`` at ``index``; return normalised floats of its shape."""
+        """Augment and normalise a batch of uint8 images; return floats of its shape.
+
+        ``index`` has the positions of its images in ``changes``, int64 of shape (batch,).
+        """
         if changes.crops is not None:
             images = render_crops(images, changes.crops[index])
         shown = to_float(images)

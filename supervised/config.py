@@ -65,22 +65,25 @@ class EqualShare(Section):
 
 
 class DirichletLabels(EqualShare, DirichletPartition):
-    """Partition by shares of each class, drawn from the Dirichlet distribution Dir(alpha)."""
+    """Settings of a partition: clients' shares of each class are drawn from Dir(alpha).
+
+    As with all ``EqualShare`` partitions, clients may be reduced to equally many images.
+    """
 
 
 class ClassesOfClients(EqualShare, ClassesPartition):
-    """Partition in which each client has a fixed number of classes."""
+    """Settings of a partition in which each client has a fixed number of classes."""
 
 
 class PlainLabels(EqualShare, PartitionConfig):
-    """Partition without a degree of heterogeneity."""
+    """Partition at random, or by domain: partitions without a degree of heterogeneity."""
 
     kind: Literal["iid", "domain"] = "iid"
     """``iid``: at random; ``domain``: each folder is a client."""
 
 
 class ClassifierConfig(Section):
-    """Settings of the network."""
+    """Base class of the settings of the network (``model``)."""
 
     name: str
     """Name of the network."""
@@ -99,7 +102,7 @@ class SmallNetwork(ClassifierConfig):
 
 
 class MobileNetwork(ClassifierConfig):
-    """Settings of the network MobileNetV2."""
+    """Settings of the network MobileNetV2 (Sandler et al. 2018): its variant."""
 
     name: Literal["mobilenetv2"] = "mobilenetv2"
     variant: Literal["paper", "code"] = "code"
@@ -107,13 +110,13 @@ class MobileNetwork(ClassifierConfig):
 
 
 class KnownNetwork(ClassifierConfig):
-    """Settings of a published network without options."""
+    """Settings of a published network, which has no options but its name."""
 
     name: Literal["resnet18", "resnet20", "resnet32", "alexnet"] = "resnet18"
 
 
 class LocalTrainingConfig(Section):
-    """Settings of rounds and local training."""
+    """Settings of training: number of rounds, and SGD at the clients."""
 
     rounds: Positive = 100
     """Number of rounds."""
@@ -147,13 +150,13 @@ class DecorrelationConfig(Section):
 
 
 class NoTerm(DecorrelationConfig):
-    """Settings without a decorrelation term."""
+    """Settings of a loss without a decorrelation term."""
 
     kind: Literal["none"] = "none"
 
 
 class TermConfig(DecorrelationConfig):
-    """Settings that all decorrelation loss terms share."""
+    """Settings that all decorrelation loss terms share: weight, and whether it is logged."""
 
     beta: Weight = 0.1
     """Weight β of the decorrelation term in the loss."""
@@ -180,7 +183,7 @@ class FedDecorr(TermConfig):
 
 
 class DeCov(TermConfig):
-    """Settings of the DeCov loss term (Cogswell et al. 2016)."""
+    """Settings of the DeCov loss term: squared covariances (Cogswell et al. 2016)."""
 
     kind: Literal["decov"] = "decov"
 
@@ -239,10 +242,10 @@ class ClassifyConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the key of the number of rounds, which all methods share, and no second key."""
+        """Return the keys of the number of rounds and of steps per round; "" as there is none."""
         return "training.rounds", ""
 
     @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
-        """Return all methods by name."""
+        """Return the registry of all methods of classification, by name."""
         return CLASSIFIERS

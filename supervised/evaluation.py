@@ -87,7 +87,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
 
     Args:
         config: Configuration of the run.
-        algorithm: The algorithm.
+        algorithm: The algorithm, whose networks and state are evaluated.
         held: The data set, and the indices of each client's samples.
         clients: The connected clients.
         test: Indices of the test images, int64; empty for none.
@@ -114,7 +114,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         self.test_sets = self._test_sets(test) if len(test) else []
 
     def describe(self) -> Json:
-        """Return the facts on data, method and clients that ``summary.json`` begins with."""
+        """Return values by key on data, method and clients, with which ``summary.json`` begins."""
         config = self.config
         decorrelation, degree = config.decorrelation, config.partition.degree
         return {
@@ -171,7 +171,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return sets
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
-        """Compute the test accuracies of a round; empty if it is not to be evaluated."""
+        """Compute test accuracies after round ``number``; empty if it is not to be evaluated."""
         last = number + 1 == self.algorithm.rounds
         if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
@@ -184,7 +184,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
     def _predict(
         self, tested: TestSet, state: ServerState, memories: ClientMemories
     ) -> tuple[Tensor, Tensor]:
-        """Return representations and predicted classes of a test set, see ``Predictor``."""
+        """Return representations and predicted classes of a test set, as ``Predictor`` does."""
         model = state.model
         if self.is_personal:
             assert tested.client is not None
@@ -194,7 +194,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
     def results(
         self, state: ServerState, memories: ClientMemories, local: LocalSpectra, outcome: None
     ) -> Results:
-        """Return final accuracies, predictions, and singular values of representations.
+        """Return the last model's accuracies, predictions and singular values of representations.
 
         Effective rank and tail share are means over the test sets. Local models are compared with
         the global one on all test images together.
@@ -220,7 +220,10 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         )
 
     def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
-        """Return the arrays of predictions, and of test images' representations for figures."""
+        """Return arrays, by file and name: predictions, and representations for figures.
+
+        Methods with personal models have no representations here.
+        """
         return self._arrays([self._predict(tested, state, memories) for tested in self.test_sets])
 
     def _arrays(self, outputs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
@@ -243,7 +246,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return torch.cat([tested.images for tested in self.test_sets])
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return a local model's representations (test images, features); None if personal."""
+        """Return a model's representations (test images, features); None for a personal method."""
         return None if self.is_personal else self.predict(model, self._all_test_images)[0]
 
 

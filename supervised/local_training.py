@@ -54,7 +54,10 @@ class LocalTrainer:
     def train(
         self, message: Broadcast, client: Client, randomness: Randomness
     ) -> Training[LocalUpdate]:
-        """Train a client's model: yield after each step, and return the client's update."""
+        """Return a generator that trains a client's model; it yields after each optimizer step.
+
+        Its return value is the client's update.
+        """
         training, source = self.config.training, randomness.of_client(client.id)
         self.network.load(self.method.start(message, client))
         self.network.train()
@@ -116,7 +119,7 @@ class LocalTrainer:
 
 
 def _by_epoch(terms: list[float | None]) -> Tensor | None:
-    """Stack decorrelation terms by epoch, float64 (epochs,); None if an epoch has none."""
+    """Stack decorrelation terms, one per epoch, float64 of shape (epochs,); None if one is None."""
     known = [term for term in terms if term is not None]
     whole = known and len(known) == len(terms)
     return torch.tensor(known, dtype=torch.float64) if whole else None

@@ -57,6 +57,8 @@ class Classifier(nn.Module):
 class SmallBackbone(nn.Sequential):
     """Backbone of 4×4 convolutions with stride 2 and a hidden layer, for digits and MNIST.
 
+    ``widths`` are the convolutions' output channels, ``features`` is the hidden layer's width.
+
     Raises:
         UsageError: The images are too small for so many convolutions, each of which halves them.
     """
@@ -177,7 +179,7 @@ def _normed_convolution(
 
 
 class SmallResNetBackbone(nn.Sequential):
-    """Backbone ResNet for CIFAR (He et al. 2016, Section 4.2): 6n + 2 layers, n = ``blocks``.
+    """Backbone ResNet for CIFAR (He et al. 2016, Section 4.2): 6 · ``blocks`` + 2 layers.
 
     Shortcuts have no parameters (option A): if the size changes, every other pixel is taken and the
     channels are padded with zeros.
@@ -210,7 +212,7 @@ def _basic_block(before: int, after: int, stride: int) -> "BasicBlock":
 
 
 class _PaddedShortcut(nn.Module):
-    """Shortcut that takes every other pixel, and pads new channels with zeros."""
+    """ResNet shortcut without parameters: every other pixel, and zeros as new channels."""
 
     def __init__(self, new_channels: int) -> None:
         super().__init__()

@@ -60,13 +60,13 @@ def _load(
 
 
 def labelled_images(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Select images and labels by ``index``, and move both to a device."""
+    """Select images and labels by ``index``, int64 of shape (samples,); move both to a device."""
     assert data.labels is not None
     return data.images[index].to(device), data.labels[index].to(device)
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
-    """Check that images fit the configuration.
+    """Raise an error if images lack labels, or their channels do not fit the configuration.
 
     Raises:
         UsageError: There are no labels, or the number of channels does not fit a setting.
@@ -143,7 +143,7 @@ def partition_samples(
 
 
 def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
-    """Draw equally many indices from each part: the share ``share`` of the smallest one."""
+    """Draw equally many of each client's indices: ``share`` · the smallest client's number."""
     smallest = min(map(len, parts))
     size = int(share * smallest)
     if size == 0:

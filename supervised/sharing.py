@@ -50,7 +50,7 @@ class PersonalNormalisation(Sharing):
 
 
 def to_memory(model: ModelState) -> Memory:
-    """Make a client's local state (``memory``), which keeps parameters and buffers of a model."""
+    """Make the local state (``memory``) in which a client keeps a model, or part of one."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 

@@ -140,7 +140,7 @@ def write_tables(study: Study[ClusterConfig]) -> Comparison:
 
 
 def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> StudySpec:
-    """Return the spec of a new comparison, by default of all methods and degrees of skew p."""
+    """Return a new comparison's settings and grids; default: all methods and degrees of skew p."""
     from ccfcpp.studies.grids import StudySpec, split_axes
 
     (*files, own), axes = split_axes(ClusterConfig, layers)

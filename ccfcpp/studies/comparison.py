@@ -72,7 +72,11 @@ def plan_comparison(spec: StudySpec) -> list[PlannedRun[ClusterConfig]]:
 
 
 def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
-    """Return the settings that distinguish a cell; keys are dotted, or their last part alone."""
+    """Return the settings that distinguish a run's cell (combination of settings) from others.
+
+    ``cell`` has the varied settings by dotted key; the result leaves out those without effect, and
+    the prefixes ``availability.`` and, for the degree of heterogeneity, ``partition.``.
+    """
     own: Axes = {"method": config.method}
     # If clients are absent, the partition determines which images are missing.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
@@ -108,7 +112,7 @@ class TableEntry:
         return self.score + significance.MARK * self.differs
 
     def format(self, bold: str, escape: Callable[[str], str]) -> str:
-        """Format the entry; ``bold``, such as ``**{}**``, is the template for the best."""
+        """Format the entry by ``escape``; if best, also by the template ``bold`` (``**{}**``)."""
         score = escape(self.marked)
         score = bold.format(score) if self.best else score
         return (
@@ -125,7 +129,7 @@ class Comparison:
         baseline: Method that all others are tested against; None: the best of each column.
 
     Attributes:
-        rates: Names of the axes other than the method and the degree of heterogeneity.
+        rates: Names of the axes (varied settings) other than method and degree of heterogeneity.
         scores: Titles of the scores by their keys in ``rows``.
         rows: Settings and mean scores of each cell (combination of settings) with a finished run.
 
@@ -179,12 +183,13 @@ class Comparison:
         return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
 
     def _cell_key(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
-        """Return a cell's key; degree None for a method that has the same cell for all degrees."""
+        """Return the key of a row's entry in a column; degree None if it is for all columns."""
         return (place, degree) if (place, degree) in self._cells else (place, None)
 
     def _compare(self, score: str, degree: _Degree) -> None:
-        """Find the best mean of each group of comparable rows, and p-values against the reference.
+        """Store the best mean of comparable rows in a column, and p-values against a reference.
 
+        The reference is the best row, or the best of the method ``baseline`` if there is one.
         Rows are comparable if the settings that change the problem are equal, or without effect.
         """
         conditions = [number for number, name in enumerate(self.rates) if _is_condition(name)]
@@ -243,7 +248,7 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """Return the papers' score of a cell; None if there is none, or no run is finished."""
+        """Return the papers' value of ``score`` at a cell's settings; None if absent or not run."""
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 

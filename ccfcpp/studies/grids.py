@@ -39,7 +39,7 @@ class PlannedRun(Generic[C]):
     """Planned run of a study.
 
     Attributes:
-        axes: The settings that distinguish its cell, by dotted key.
+        axes: The settings that distinguish its cell (combination of settings), by dotted key.
         config: Its configuration.
         place: Its folder relative to the study's; None: the one named after ``axes`` and seed.
     """
@@ -76,7 +76,7 @@ class StudySpec:
     baseline: str | None = None
 
     def layers(self, cell: Axes) -> Layers:
-        """Return the layers of settings of a cell's runs, the last over the others."""
+        """Return the settings of a cell's runs in layers; each overrides those before it."""
         return [*self.files, unflatten(cell), self.values]
 
     @property
@@ -93,7 +93,7 @@ class StudySpec:
     def plan_runs(
         self, kind: type[C], presets: str, axes: Callable[[C, Axes], Axes] = lambda _, cell: cell
     ) -> list[PlannedRun[C]]:
-        """Plan the runs of all cells and seeds.
+        """Plan a run for each cell (combination of the grids' values) and seed.
 
         Args:
             kind: Class of the configurations.
@@ -117,7 +117,7 @@ class StudySpec:
 
 
 def split_axes(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
-    """Separate axes, the lists given for keys that take a single value, from other settings.
+    """Separate axes (settings to vary: lists for keys that take one value) from other settings.
 
     Args:
         kind: Class of the configurations.

@@ -89,7 +89,7 @@ def check_new_runs(
     presets: str,
     check: Callable[[list[PlannedRun[M]]], None],
 ) -> Study[M]:
-    """Check the runs of a study that its folder does not have yet, and write its plan.
+    """Check the runs that a study's folder does not have yet; write the plan, return the study.
 
     Args:
         study: A new study, or an extended one.

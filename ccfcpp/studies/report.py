@@ -116,7 +116,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
 def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
-    """Write the figures, and the page that ``page`` makes from their SVGs by name."""
+    """Write a report's figures and page; ``page`` maps SVGs, by the figures' names, to HTML."""
     from ccfcpp.core.files import write_atomically
     from ccfcpp.reports.figure_files import as_svg, write_figure
 

@@ -89,7 +89,7 @@ class ScoreTable:
 
 
 def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Score]:
-    """Group runs' values by their keys, and return each group's mean and deviation.
+    """Return mean and deviation of the runs' values by key: data set, axis value and system.
 
     Values of None are left out.
     """
@@ -101,7 +101,10 @@ def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Sco
 
 
 def divide_by_system(scores: Scores, system: str) -> dict[Place, Score]:
-    """Divide all means by ``system``'s in the same panel and place; omit those it has none for."""
+    """Divide all means by those of ``system`` in the same panel (data set) and place (axis value).
+
+    Scores for which it has none are left out. The results have no deviations.
+    """
     bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == system}
     return {
         at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases

@@ -36,7 +36,7 @@ def make_run(config: RunConfig) -> "AnyLocalRun":
 
 
 def remake_run(run: Tree) -> "AnyLocalRun":
-    """Make the run that the first of several processes has begun; see ``make_follower``."""
+    """Construct a copy of the first torchrun process's run, from its ``kind`` and ``config``."""
     from ccfcpp.clustering.config import ClusterConfig
     from supervised.config import ClassifyConfig
 
@@ -143,7 +143,7 @@ class Study(Generic[C]):
         return RunFolder(self.path / planned.folder)
 
     def is_finished(self, planned: PlannedRun[C]) -> bool:
-        """Return whether a run has its summary."""
+        """Return whether a run is finished: whether its ``summary.json`` exists."""
         return self.folder(planned).summary.is_file()
 
     def open_run(self, planned: PlannedRun[C]) -> "tuple[AnyRun, RunFolder]":

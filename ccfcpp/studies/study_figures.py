@@ -51,7 +51,7 @@ class StudyCells:
 
     @cached_property
     def numbers(self) -> dict[str, list[float]]:
-        """Axes that have several values, all of them numbers: their values, ascending."""
+        """Values, ascending, of each numeric setting that differs between runs (numeric axis)."""
         keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
         values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
         return {
@@ -154,7 +154,7 @@ def _mean_table(
 
 
 def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
-    """Draw the mean score of each system as a dot with error bars, if no axis is numeric."""
+    """Draw each system's mean score as a dot with error bars, for studies without numeric axes."""
     title = cells.scores[score]
     table = _mean_table(cells, cells.results, "", score)
     by_name = {

@@ -30,7 +30,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 @dataclass(frozen=True)
 class Examined:
-    """Finished runs of a study, the numbers of each cell (combination of settings), page facts.
+    """Content of a study's page: runs, rows of numbers for each combination of settings, texts.
 
     ``facts`` are title, tables and other text, by their names in the page's template.
     """
@@ -111,7 +111,7 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
 
 
 def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
-    """Return a run's axes and values, with its values of other studies' axes (``names``) added."""
+    """Return a run's axes (varied settings), with its values of those in ``names`` added."""
     values = values_of(run.config)
     return run.axes | {
         key: values[full]
@@ -204,7 +204,7 @@ def _facts(
 
 
 def _shared_settings(settings: Sequence[Json]) -> Json:
-    """Return the settings that all runs have in common, by dotted key."""
+    """Return the settings equal in all runs, by dotted key; without those like the device."""
     first, *others = settings
     return {
         key: value

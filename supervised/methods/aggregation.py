@@ -50,7 +50,7 @@ class Aggregation(Generic[Known]):
         return update.samples
 
     def add(self, update: LocalUpdate) -> None:
-        """Add an update to the mean."""
+        """Add a client's update to the weighted means of parameters and running statistics."""
         parameters = {name: update.model[name] for name in self._trained}
         statistics = {name: e for name, e in update.model.items() if name not in parameters}
         self._parameters.add(parameters, self.weight(update))
@@ -58,7 +58,7 @@ class Aggregation(Generic[Known]):
         self._samples += update.samples
 
     def result(self) -> Known:
-        """Return the next state of the server."""
+        """Return the server's next state, from the means of all added updates."""
         moved = self.step(self._parameters.result())
         return replace(moved, model=moved.model | self._statistics.result())
 
@@ -74,7 +74,7 @@ class Aggregation(Generic[Known]):
 def update_momentum(
     known: ModelState | None, change: ModelState, decay: float, share: float
 ) -> ModelState:
-    """Return decay · known + share · change by parameter; ``known`` None counts as 0."""
+    """Return decay · known + share · change for each parameter; ``known`` (momentum) None is 0."""
     if known is None:
         return {name: share * entry for name, entry in change.items()}
     return {name: decay * known[name] + share * entry for name, entry in change.items()}

@@ -14,7 +14,7 @@ from supervised.methods.method import Method
 
 
 class RestrictedConfig(Section):
-    """Settings of FedRS's restricted softmax."""
+    """Settings of FedRS's restricted softmax, which scales down logits of missing classes."""
 
     strength: Share = 0.5
     """Factor of the logits of classes that a client does not hold."""
@@ -30,7 +30,7 @@ class RestrictedSoftmax(LocalMethod):
         self.inputs.put("factors", torch.where(held, 1.0, strength))
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Multiply the logits by their factors."""
+        """Multiply the logits (batch, classes) by the factors of the classes."""
         factors: Tensor = self.inputs["factors"]
         return logits * factors.to(logits.dtype)
 
@@ -39,7 +39,7 @@ FEDRS = Method("FedRS", RestrictedSoftmax, sections={"fedrs": RestrictedConfig})
 
 
 class CalibrationConfig(Section):
-    """Settings of FedLC's calibration of the logits."""
+    """Settings of FedLC, which subtracts margins from logits by the client's class counts."""
 
     temperature: Weight = 0.1
     """Factor of the margins n^(-1/4): 0.1 in the FedDecorr authors' code."""
@@ -53,14 +53,14 @@ class CalibratedLogits(LocalMethod):
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Set the margins of the client's logits."""
+        """Compute the client's margins from its number of samples of each class."""
         counts = class_counts(client, self.context.classes)
         temperature = self.config.section(CalibrationConfig).temperature
         margins = temperature * counts.clamp(min=1).pow(-0.25)
         self.inputs.put("margins", torch.where(counts > 0, margins, torch.inf))
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Subtract the margins from the logits."""
+        """Subtract the margins of the classes from the logits (batch, classes)."""
         margins: Tensor = self.inputs["margins"]
         return logits - margins.to(logits.dtype)
 

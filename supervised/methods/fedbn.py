@@ -13,7 +13,7 @@ class KeptNormalisation(LocalMethod):
     """Local training in which each client keeps its batch normalisation layers between rounds."""
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Copy the batch normalisation layers to the client's local state."""
+        """Copy batch normalisation layers to the client's local state; return ``update``."""
         model, shared = self.network.state(), update.model
         kept = {name: entry.clone() for name, entry in model.items() if name not in shared}
         client.memory = to_memory(kept)

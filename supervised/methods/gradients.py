@@ -15,7 +15,7 @@ from supervised.methods.method import Method
 
 
 class ProximalConfig(Section):
-    """Settings of FedProx's proximal term."""
+    """Settings of FedProx's proximal term, μ/2 ‖w − w_global‖² in the loss."""
 
     mu: Weight = 1e-3
     """μ: weight of the distance from the global model."""
@@ -33,7 +33,7 @@ class Proximal(LocalMethod):
         self.inputs.put("start", self.network.weights.clone())
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the loss's gradients, and add the term's gradient μ(w − w_global)."""
+        """Compute gradients, add the term's, μ(w − w_global); return the loss without the term."""
         loss = backward()
         drift = self.network.weights - self.inputs["start"]
         self.network.gradients.add_(drift, alpha=self.config.section(ProximalConfig).mu)
@@ -44,7 +44,7 @@ FEDPROX = Method("FedProx", Proximal, sections={"fedprox": ProximalConfig})
 
 
 class SharpnessConfig(Section):
-    """Settings of FedSAM's sharpness-aware steps."""
+    """Settings of FedSAM, which takes gradients at the worst point within a radius."""
 
     radius: PositiveNumber = 0.05
     """Radius within which the worst point is taken."""
@@ -57,7 +57,7 @@ class SharpnessAware(LocalMethod):
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the gradients at w + ρ g/‖g‖, where g are those at the weights w."""
+        """Compute the gradients at w + ρ g/‖g‖, g being those at the weights w; return w's loss."""
         loss = backward()
         weights, gradients = self.network.weights, self.network.gradients
         before = weights.clone()

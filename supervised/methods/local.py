@@ -47,14 +47,17 @@ class LocalMethod:
         self.inputs = context.inputs
 
     def start(self, message: Broadcast, client: Client) -> ModelState:
-        """Return the model from which a client's training starts."""
+        """Return the model from which a client's training starts: by default the global one.
+
+        With FedBN it has the client's own batch normalisation layers.
+        """
         return self.context.sharing.personal(message.model, client.memory)
 
     def begin(self, message: Broadcast, client: Client) -> None:
         """Prepare the training of a client; its model has been loaded into the network."""
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Change the logits (batch, classes) before the loss."""
+        """Change the logits (batch, classes) before the loss; here they stay as they are."""
         return logits
 
     def penalty(self, images: Tensor, representations: Tensor) -> Tensor | None:
@@ -76,7 +79,7 @@ class LocalMethod:
         return backward()
 
     def after_step(self) -> None:
-        """Change the weights after the optimizer's step."""
+        """Change the network's weights after an optimizer step; here nothing is changed."""
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Complete the update of a client after training.

@@ -17,7 +17,7 @@ from supervised.sharing import from_memory, to_memory
 
 
 class MoonConfig(Section):
-    """Settings of the model-contrastive term of MOON."""
+    """Settings of MOON: its model-contrastive loss term, and a projection head."""
 
     mu: Weight = 1.0
     """μ: weight of the model-contrastive term."""
@@ -60,7 +60,7 @@ class ModelContrast(LocalMethod):
         )
 
     def penalty(self, images: Tensor, representations: Tensor) -> Tensor | None:
-        """Compute μ times the model-contrastive loss."""
+        """Return μ · the model-contrastive loss of a batch, a scalar; μ is the setting ``mu``."""
         settings = self.config.section(MoonConfig)
         with torch.no_grad():
             of_global, of_previous = (of(images)[0] for of in (self._global, self._previous))
@@ -68,7 +68,7 @@ class ModelContrast(LocalMethod):
         return settings.mu * loss
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Store the trained model in the client's local state."""
+        """Store the trained model in the client's local state, and return the update unchanged."""
         client.memory = to_memory(self.network.state())
         return update
 

@@ -45,7 +45,7 @@ class ControlVariates(LocalMethod):
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Compute the correction from the control variates of server and client."""
+        """Compute the correction of each step, η(c − c_i): see the class."""
         assert isinstance(message, ControlledBroadcast)
         self._start = self.network.weights.clone()
         self._server = message.control
@@ -54,7 +54,7 @@ class ControlVariates(LocalMethod):
         self.inputs.put("correction", rate * (self._server - self._own))
 
     def after_step(self) -> None:
-        """Apply the correction to the weights."""
+        """Subtract the correction η(c − c_i) from the weights."""
         self.network.weights.sub_(self.inputs["correction"])
 
     def finish(self, client: Client, update: LocalUpdate) -> ControlledUpdate:
@@ -80,13 +80,13 @@ class ControlledMean(Aggregation[ControlledState]):
         return self.state.control.to(torch.float64, copy=True)
 
     def add(self, update: LocalUpdate) -> None:
-        """Add an update to the mean, and its change to the control variate."""
+        """Add an update to the mean, and its change of c_i, divided by N, to c."""
         assert isinstance(update, ControlledUpdate)
         super().add(update)
         self._control.add_(update.control_change / self.population)
 
     def step(self, mean: ModelState) -> ControlledState:
-        """Return the state with the mean as model, and the new control variate."""
+        """Return the state with the models' mean as model, and the new control variate c."""
         control = self._control.to(self.state.control.dtype)
         return replace(self.state, model=mean, control=control)
 

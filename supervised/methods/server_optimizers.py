@@ -17,7 +17,7 @@ from supervised.methods.method import Method
 
 
 class ServerMomentumConfig(Section):
-    """Settings of FedAvgM's server momentum."""
+    """Settings of FedAvgM: momentum of the server, which is applied to the mean change."""
 
     momentum: BelowOne = 0.5
     """Momentum of the server."""
@@ -41,7 +41,7 @@ class ServerMomentum(Aggregation[MomentumState]):
     """
 
     def step(self, mean: ModelState) -> MomentumState:
-        """Return the state with parameters moved by the momentum."""
+        """Return the state with a new momentum v, and the previous parameters moved by v."""
         settings = self.config.section(ServerMomentumConfig)
         share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
         velocity = update_momentum(self.state.momentum, self.change(mean), settings.momentum, share)
@@ -59,7 +59,7 @@ FEDAVGM = Method(
 
 
 class AdaptiveConfig(Section):
-    """Settings of FedAdagrad."""
+    """Settings of FedAdagrad, which scales the server's steps by second moments of changes."""
 
     learning_rate: PositiveNumber = 0.01
     """Learning rate of the server."""
@@ -70,7 +70,7 @@ class AdaptiveConfig(Section):
 
 
 class DecayingConfig(AdaptiveConfig):
-    """Settings of FedAdam and FedYogi."""
+    """Settings of FedAdam and FedYogi, whose second moments of changes decay."""
 
     beta2: BelowOne = 0.99
     """β₂: decay of the second moments."""
@@ -78,7 +78,7 @@ class DecayingConfig(AdaptiveConfig):
 
 @dataclass(frozen=True)
 class AdaptiveState(MomentumState):
-    """Server's state with first moments m, as ``momentum``, and second moments v of parameters."""
+    """Server's state with moments of each parameter's changes: m, as ``momentum``, and second v."""
 
     second_moment: ModelState | None = None
 

@@ -13,7 +13,7 @@ from supervised.methods.method import Method
 
 
 class ExtrapolationConfig(Section):
-    """Settings of FedExP's step length."""
+    """Settings of FedExP, which computes the server's step length from the clients' changes."""
 
     epsilon: PositiveNumber = 1e-3
     """ε: a larger one makes the server's steps shorter."""
@@ -30,12 +30,15 @@ class Extrapolated(Aggregation[ServerState]):
     _squares = 0.0
 
     def add(self, update: LocalUpdate) -> None:
-        """Add an update to the mean, and ‖Δ_i‖² to the numerator."""
+        """Add an update to the mean, and samples · ‖Δ_i‖² to the step length's numerator.
+
+        Δ_i is the client's change of the parameters.
+        """
         super().add(update)
         self._squares += update.samples * squared_norm(self.change(update.model))
 
     def step(self, mean: ModelState) -> ServerState:
-        """Return the state with parameters moved by the step length times Δ."""
+        """Return the state with parameters moved by the step length times Δ, their mean change."""
         change = self.change(mean)
         spread = self._squares / self._samples
         epsilon = self.config.section(ExtrapolationConfig).epsilon
@@ -59,13 +62,13 @@ class Normalised(Aggregation[ServerState]):
     _steps = _weights = 0.0
 
     def weight(self, update: LocalUpdate) -> float:
-        """Return the samples divided by the effective number of steps; 0 if there was no step."""
+        """Return an update's weight: samples / effective number of steps; 0 without a step."""
         if update.steps == 0:
             return 0.0
         return update.samples / effective_steps(update.steps, self.config.training.momentum)
 
     def add(self, update: LocalUpdate) -> None:
-        """Add an update to the mean, and its effective steps to their sum."""
+        """Add an update to the mean, and samples · effective steps to the sum over clients."""
         super().add(update)
         self._weights += self.weight(update)
         momentum = self.config.training.momentum
@@ -78,7 +81,7 @@ class Normalised(Aggregation[ServerState]):
         return super().result()
 
     def step(self, mean: ModelState) -> ServerState:
-        """Return the state with parameters moved by (Σ p_i a_i) Σ p_i Δ_i/a_i."""
+        """Return the state with parameters moved by (Σ p_i a_i) Σ p_i Δ_i/a_i, see the class."""
         factor = self._steps * self._weights / self._samples**2
         change = self.change(mean)
         moved = {name: x + factor * change[name] for name, x in self.before.items()}
@@ -86,7 +89,7 @@ class Normalised(Aggregation[ServerState]):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return the effective number a_i of steps of SGD with momentum, see ``Normalised``."""
+    """Return FedNova's effective number a_i of steps of SGD with momentum, see ``Normalised``."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

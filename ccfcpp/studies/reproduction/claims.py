@@ -62,7 +62,7 @@ def group_by_system(values: Values) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def gains(values: Values, pairs: Pairs) -> Values:
-    """Subtract the second system's value of each pair from the first's, in each panel and place."""
+    """Subtract each pair's second system from its first, for each data set and axis value."""
     return {
         (panel, place, f"{first} - {second}"): known[first] - known[second]
         for (panel, place), known in group_by_place(values).items()
@@ -72,7 +72,10 @@ def gains(values: Values, pairs: Pairs) -> Values:
 
 
 def margins(values: Values, systems: Sequence[str]) -> Values:
-    """Subtract all other systems' best value from that of ``systems``, in each panel and place."""
+    """Subtract the other systems' best value from that of ``systems``, for each data set and place.
+
+    A place is a value on the table's axis, such as p = 0.5. Higher values are better.
+    """
     differences = {}
     for (panel, place), known in group_by_place(values).items():
         own = [value for name, value in known.items() if name in systems]
@@ -83,14 +86,14 @@ def margins(values: Values, systems: Sequence[str]) -> Values:
 
 
 def keep_systems(values: Values, systems: Systems) -> Values:
-    """Select the values of the given systems."""
+    """Select the values of the given systems; with ``"all"``, keep all values."""
     return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
 
 
 def steps(
     values: Values, systems: Systems = "all", change: Callable[[float, float], float] = operator.sub
 ) -> Values:
-    """Return each system's change from one place on the axis to the next.
+    """Return each system's change from one value on the axis (place) to the next.
 
     ``change`` computes it from the later value and the earlier one.
     """
@@ -102,7 +105,7 @@ def steps(
 
 
 def losses_along(values: Values, systems: Systems = "all") -> Values:
-    """Return each system's decrease from the first place on a panel's axis to the last."""
+    """Return each system's score at the first axis value minus that at the last, by data set."""
     losses = {}
     for (panel, system), line in group_by_system(values).items():
         places = [place for own, place in group_by_place(values) if own == panel]
@@ -113,7 +116,7 @@ def losses_along(values: Values, systems: Systems = "all") -> Values:
 
 
 def below_best(values: Values, system: str) -> Values:
-    """Subtract a system's value at each place from its highest value in the panel."""
+    """Return how far a system is below its own best on a data set, at each value on the axis."""
     return {
         (panel, place, system): max(line.values()) - value
         for (panel, _), line in group_by_system(keep_systems(values, [system])).items()
@@ -122,9 +125,9 @@ def below_best(values: Values, system: str) -> Values:
 
 
 def places_to_last_of(values: Values, system: str) -> Values:
-    """Return the first place (a round) at which each system reaches the last value of ``system``.
+    """Return the first round at which each system reaches the last score of ``system``.
 
-    It is the last place + 1 if it never does.
+    Rounds are the places on the axis. If it never does, it is the last round + 1.
     """
     first_places: dict[Place, float] = {}
     all_lines = group_by_system(values)
@@ -136,7 +139,7 @@ def places_to_last_of(values: Values, system: str) -> Values:
 
 
 def best_places(values: Values, system: str) -> Values:
-    """Count the distinct places at which a system has its highest value, over all panels."""
+    """Count the distinct axis values at which a system is at its best, one for each data set."""
     of_system = group_by_system(keep_systems(values, [system])).values()
     return {("", "", system): len({max(line, key=line.__getitem__) for line in of_system})}
 
@@ -187,7 +190,7 @@ def count(check: str, argument: Any, values: Values) -> Count:
 
 
 def select_shared(paper: Values, ours: Values) -> Values:
-    """Select the paper's values at our panels and places; all if it has none of our panels."""
+    """Select the paper's values at our data sets and axis values; all if no data set is shared."""
     panels = {panel for panel, _, _ in ours}
     there = {*group_by_place(ours), *((panel, ANY) for panel in panels)}
     shared = any(panel in panels for panel, _, _ in paper)
@@ -196,7 +199,7 @@ def select_shared(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """Checked claim of a paper.
+    """Claim of a paper, with the number of values for which it holds.
 
     Attributes:
         text: The claim.

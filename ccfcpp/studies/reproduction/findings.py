@@ -53,7 +53,7 @@ class Findings:
 
 
 def compute_findings(item: Item, results: Sequence[Result]) -> Findings:
-    """Compute the tables and figures of an item from its finished runs, and check its claims."""
+    """Make the tables and figures of an item (one of a paper's), and check the paper's claims."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
     }

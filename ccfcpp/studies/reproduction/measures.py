@@ -33,7 +33,7 @@ _SIGNIFICANT = math.exp(-2)
 def measure_runs(
     results: Sequence[Result], measure: Callable[[Result], Readings[T]]
 ) -> list[tuple[Result, Facts, T | None]]:
-    """Apply a measure to each run, and sort its values so that equal facts are adjacent."""
+    """Measure all runs; sort the values so that equal facts (such as the round) are adjacent."""
     readings = [(result, *reading) for result in results for reading in measure(result)]
     distinct = dict.fromkeys(tuple(facts.items()) for _, facts, _ in readings)
     order = {facts: number for number, facts in enumerate(distinct)}

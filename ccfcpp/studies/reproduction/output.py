@@ -67,7 +67,7 @@ def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Json]
 
 
 def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
-    """Return all scores of a table as rows of a CSV file, with the paper's beside them."""
+    """Return a table's scores as rows of a CSV file, the paper's (None if missing) beside ours."""
     return [
         {
             "images": at[0],
@@ -84,7 +84,7 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
 def findings_as_text(
     title: str, command: str, results: Sequence[Result], findings: Findings
 ) -> str:
-    """Return the findings as a page in Markdown."""
+    """Return a Markdown page: claims, tables, figures left out, and the machines of the runs."""
     claims = summarize_claims(scale(results), findings.claims)
     parts = [f"# {title}\n", f"`{command}`\n", f"{claims}\n"]
     for ours, paper in findings.tables:
@@ -104,7 +104,7 @@ def describe_sessions(results: Sequence[Result]) -> list[str]:
 
 
 def write(folder: Path, text: str, findings: Findings) -> None:
-    """Write ``result.md`` with the text, a CSV file for each table, and the figures."""
+    """Write ``result.md`` with ``text``, a CSV file for each table, and the figures to a folder."""
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for drawn in findings.figures:

@@ -51,7 +51,7 @@ class Block(Section):
 
 
 class TableSpec(Section):
-    """Description of a score table; ``panel``, ``place`` and ``system`` are templates of labels."""
+    """Description of a score table: its measure, and templates of labels (see ``label``)."""
 
     title: str
     """The name of the measure in the table."""
@@ -102,7 +102,7 @@ class SpectraSpec(Section):
 
 
 class PictureSpec(Section):
-    """Description of figures of the models and images of runs with the first seed."""
+    """Description of figures that show models and images of the runs with the lowest seed."""
 
     show: Literal["holdings", "covariance", "correlations", "plane"]
     title: str = ""
@@ -152,7 +152,7 @@ class ClaimSpec(Section):
     best_differs: str | None = None
 
     def view(self, values: Values) -> Values:
-        """Apply the views; return the values that are to be checked."""
+        """Transform a table's values by this claim's views; return those that are to be checked."""
         for name, make in VIEWS.items():
             if argument := getattr(self, name):
                 values = make(values, argument)
@@ -204,7 +204,7 @@ class Item(Section):
 
 
 class Paper(Section):
-    """Content of a file with the items of one paper."""
+    """Content of a file that describes the items (tables and figures) of one paper."""
 
     paper: str
     """The name with which the items' titles begin."""
@@ -216,7 +216,7 @@ class Paper(Section):
 
 
 def load_items() -> dict[str, Item]:
-    """Read the items of all papers, by name.
+    """Read the items (tables and figures) of all papers, by name.
 
     Raises:
         UsageError: A key or value of a file is not allowed; the message names the first.
@@ -227,7 +227,7 @@ def load_items() -> dict[str, Item]:
 
 
 def read_paper(tree: Tree, where: str) -> dict[str, Item]:
-    """Parse the items of one paper from the content of its file; ``where`` is its name in errors.
+    """Parse a paper's items (tables, figures) from a file's content; errors name it ``where``.
 
     Raises:
         UsageError: A key or value is not allowed; the message names the first.

@@ -55,7 +55,7 @@ def write_digit_domains(folder: Path) -> Path:
 
 
 def plan_run(axes: Axes, config: C) -> PlannedRun[C]:
-    """Plan a run in a folder named by a hash of its configuration: items share equal runs."""
+    """Plan a run in a folder named by its configuration's hash: tables share equal runs."""
     # The name, not the path, of a folder of images: the folder may be moved.
     name, method = dataset_name(config), values_of(config)["method"]
     return PlannedRun(
@@ -103,7 +103,7 @@ def plan_item(
 
 
 def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
-    """Return the folder of images that are no named data set.
+    """Return the folder of the images called ``name``, which are no named data set.
 
     ``digit-domains`` is generated, inside the folder ``made``. Other images may not be
     redistributed; the user puts them beside the data sets (see ``plan_item``).

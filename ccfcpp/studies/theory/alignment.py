@@ -69,7 +69,7 @@ class HeatMap:
 
 
 def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """Check alignment and Theorem 1 on the digits, from several initialisations.
+    """Check FedDecorr's alignment assumption and Theorem 1 on digits, for all initialisations.
 
     Returns:
         The statements, and a row for each entry of the heat maps.
@@ -99,7 +99,7 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """Compute the heat maps of all initialisations at ``times``, ascending multiples of 0.25."""
+    """Compute heat maps of all initialisations, at times that are ascending multiples of 0.25."""
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / 16).double().mT
     data = LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))

@@ -47,7 +47,10 @@ class Simulation:
     resolved: Tensor
 
     def theorem(self, driving: Tensor, head_depth: int = 1) -> Tensor:
-        """Return dσ_k/dt along the path by ``theorem_rates``, with M_k of its initial network."""
+        """Return the theorems' dσ_k/dt along the path (``theorem_rates``), with M_k from time 0.
+
+        ``driving`` is the loss's negative gradient B, ``head_depth`` the head's number of layers.
+        """
         return theorem_rates(
             self.network, depth_offsets(self.start, head_depth), driving, head_depth
         )
@@ -147,18 +150,21 @@ class Statement:
 
 
 def equal(text: str, predicted: float, simulated: float, error: float | None = None) -> Statement:
-    """Make a statement that two numbers are equal; ``error``: by default relative to the latter."""
+    """Return the statement ``text``: that ``predicted`` equals ``simulated``.
+
+    ``error`` is its relative error; by default |predicted − simulated| / |simulated|.
+    """
     error = abs(predicted - simulated) / abs(simulated) if error is None else error
     return Statement(text, predicted, simulated, "=", error)
 
 
 def smaller(text: str, bound: float, simulated: float) -> Statement:
-    """Make a statement that a simulated number is smaller than ``bound``."""
+    """Return the statement ``text``: that ``simulated`` is smaller than ``bound``."""
     return Statement(text, bound, simulated, "<")
 
 
 def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Statement:
-    """Make a statement on a formula's dσ_k/dt (``predicted``, shaped as ``simulation.rates``).
+    """Return the statement ``text``: that a formula's dσ_k/dt (``predicted``) are the simulated.
 
     Its error is that of all rates; the numbers shown are of the fastest k at half of the time.
     """
@@ -175,6 +181,6 @@ def worst(statements: Sequence[Statement]) -> Statement:
 
 
 def worst_rates(text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]) -> Statement:
-    """Make the statement of ``about_rates`` for the path with the largest error (depths 1 to 3)."""
+    """Return the ``about_rates`` of the path with the largest error, of three (depths 1, 2, 3)."""
     text += " = 1, 2, 3"
     return worst([about_rates(text, *each) for each in zip(predicted, paths, strict=True)])

@@ -176,7 +176,7 @@ class PairedVectors(NamedTuple):
         return (self.head_right.mT @ self.left).abs()
 
     def along(self, left: Tensor, matrix: Tensor) -> Tensor:
-        """Return left_kᵀ · matrix · v_k for each k, of shape (…, k)."""
+        """Return left_kᵀ · matrix · v_k, of shape (…, k), for the encoder's right vectors v_k."""
         return torch.einsum("...ok,...oi,...ik->...k", left, matrix, self.right)
 
 
@@ -195,7 +195,10 @@ def paired_vectors(network: SplitNetwork) -> PairedVectors:
 
 
 def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
-    """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0: Eq. (43) (ICLR), Eq. (29) of CCFC++."""
+    """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0: Eq. (43) (ICLR), Eq. (29) of CCFC++.
+
+    σ_k, σ'_k are the singular values of encoder and head, L, L' (``head_depth``) their depths.
+    """
     pairs = paired_vectors(start)
     return pairs.head_values ** (2 / head_depth) - pairs.values ** (2 / start.depth)
 
@@ -203,7 +206,7 @@ def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
 def theorem_rates(
     network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
 ) -> Tensor:
-    """Return dσ_k/dt by the theorems, of shape (…, k); see the module's formula.
+    """Return dσ_k/dt of the encoder's singular values by the theorems, of shape (…, k).
 
     Eq. (32) of the FedDecorr paper (ICLR), whose drive B is N · G, and Eq. (7) of CCFC++, with Q̄.
     ``constants`` are M_k of ``depth_offsets``, ``driving`` is B, ``head_depth`` is L'.
@@ -216,14 +219,17 @@ def theorem_rates(
 
 
 def rates_without_alignment(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, Eq. (40), line 3: without alignment."""
+    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, of shape (…, k), for the drive B.
+
+    Eq. (40), line 3, of the FedDecorr paper (ICLR): it does not assume alignment.
+    """
     pairs = paired_vectors(network)
     along = pairs.along(pairs.left, network.head.mT @ driving)
     return network.depth * pairs.values ** (2 - 2 / network.depth) * along
 
 
 def exact_rates(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k, Eq. (10), without assumptions; Π is the encoder."""
+    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k of the encoder Π, FedDecorr's Eq. (10), always exact."""
     encoder = network.layers[: network.depth]
     velocities = layer_velocities(encoder, network.head.mT @ driving)
     first, *others = (

@@ -187,13 +187,13 @@ def aligned_start(
 
 
 def random_start(draws: int, depth: int, outputs: int, generator: torch.Generator) -> SplitNetwork:
-    """Draw networks of independent normal weights, which are neither balanced nor aligned."""
+    """Draw networks of normal weights: neither balanced nor aligned, as the theorems assume."""
     widths = [INPUTS, *[REPRESENTATION] * depth, outputs]
     return SplitNetwork(random_layers((draws,), widths, generator), depth)
 
 
 def with_random_head(start: SplitNetwork, generator: torch.Generator) -> SplitNetwork:
-    """Replace the head by one random layer: the encoder stays balanced, but is not aligned."""
+    """Replace the head by one random layer, so that it is no longer aligned with the encoder."""
     draws, outputs, rank = start.head.shape
     head = random_layers((draws,), [rank, outputs], generator)
     return SplitNetwork((*start.layers[: start.depth], *head), start.depth)

@@ -17,7 +17,7 @@ _SHAPES = ((64, 16), (64, 48), (16, 32))
 
 
 def squared_deviations(matrix: Tensor) -> float:
-    """Return Σ_i (λ_i − mean λ)² over a matrix's singular values λ_i: the left side of Eq. (7)."""
+    """Return Σ_i (λ_i − mean λ)² of a matrix's singular values λ_i: FedDecorr's Eq. (7), left."""
     values = torch.linalg.svdvals(matrix)
     return float((values - values.mean()).square().sum())
 
@@ -39,7 +39,7 @@ def correlations(z: Tensor) -> Tensor:
 
 
 def proposition_statements(randomness: Randomness) -> list[Statement]:
-    """Check Proposition 1 on random representations, with both scales of the loss; edge cases."""
+    """Check FedDecorr's Proposition 1 on random representations, for both scales of its loss."""
     generator = randomness.generator("proposition 1")
     drawn = []
     for samples, dimensions in _SHAPES:

@@ -161,7 +161,7 @@ def _check_assumptions(randomness: Randomness) -> list[Statement]:
 
 
 def _check_few_classes(randomness: Randomness) -> list[Statement]:
-    """Check that fewer classes at a client give G of lower rank, and fewer growing σ_k."""
+    """Check that fewer classes lower the rank of FedDecorr's G, Eq. (33); fewer σ_k grow."""
     generator = randomness.generator("theorem 1, conclusions")
     held = list(range(1, CLASSES + 1))
     data = labelled_data(2 * DRAWS, held, SPREAD, generator)
@@ -255,7 +255,7 @@ def _check_gradient(path: Simulation, data: ClusteredData) -> list[Statement]:
 
 
 def _check_skew(randomness: Randomness) -> list[Statement]:
-    """Check that more skew gives Q̄ and encoder of lower rank, and fewer growing σ_k."""
+    """Check that skew lowers the ranks of Q̄, CCFC++'s Eq. (8), and encoder; fewer σ_k grow."""
     generator = randomness.generator("theorem III.4, conclusions")
     sizes = 4 * DRAWS, (2, 1), REPRESENTATION
     start = aligned_start(*sizes, STARTING_VALUES, _CONSTANT, generator)
