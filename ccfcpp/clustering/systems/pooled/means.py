@@ -92,7 +92,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     """Server side of a step: moves each centroid to the mean of its points.
 
     Attributes:
-        least: The smallest sum of weights for which a centroid moves.
+        least: Smallest possible sum of weights of a cluster that has points.
     """
 
     least: float
@@ -109,7 +109,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CentroidState, Metrics]:
-        """Move each centroid to its mean if the weights add up to ``least``; report how far."""
+        """Move each centroid to the mean of its points, unless it has none; report how far."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
         moved = float((centroids - before).abs().max())
