@@ -35,7 +35,7 @@ class AbsentClientError(RefusedUpdateError):
 
 @dataclass(frozen=True)
 class Task:
-    """What the server asks clients to do, by names and numbers that can be sent as JSON.
+    """The work that the server asks clients for, by names and numbers that can be sent as JSON.
 
     Attributes:
         system: Name of the system that runs, such as ``ccfc++``.

@@ -31,7 +31,7 @@ Facts = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Packet:
-    """What one process sends another.
+    """A message from one process to another.
 
     Attributes:
         facts: Values that JSON can hold.

@@ -1,4 +1,4 @@
-"""What runs of all methods have: device, randomness, availability, privacy and safeguards."""
+"""Parts of the runs of all methods: device, randomness, availability, privacy and safeguards."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from ccfcpp.runs.tracking import check_tracker
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run of any method needs: device, random numbers, availability and privacy.
+    """Needs of a run of any method: device, random numbers, availability and privacy.
 
     Attributes:
         config: The configuration.

@@ -16,7 +16,7 @@ from ccfcpp.studies.tables import format_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
-"""What distinguishes one measured number of a run from its others, such as ``{"round": "3"}``."""
+"""Keys that tell one measured number of a run from its others, such as ``{"round": "3"}``."""
 
 _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "TinyImageNet"}
 DOMAINS = {"office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}

@@ -130,7 +130,7 @@ def zero_small_clusters(total: S, least: int) -> S:
 
 
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
-"""What the fields of ``ClusterSums`` are, to declare an exchange."""
+"""Kinds of the fields of ``ClusterSums`` (count or sum), for the declaration of an exchange."""
 
 
 def sum_by_group(labels: Tensor, rows: Tensor, groups: int) -> Tensor:

@@ -96,7 +96,7 @@ class Sums(ClusterSums):
 
 
 PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
-"""What the fields of ``Sums`` are, to declare an exchange."""
+"""Kinds of the fields of ``Sums`` (count or sum), for the declaration of an exchange."""
 COLUMN_MEANS, MEANS, SPREADS = (
     Exchange(name, PreprocessingParams, Sums, PARTS, images=Images(), once=True)
     for name in ("means of columns", "mean", "variances")

@@ -19,7 +19,7 @@ _FOLDER = "answered"
 
 
 class _Progress(Section):
-    """How far a client has come in answering the requests of a run.
+    """Progress of a client in answering the requests of a run.
 
     Attributes:
         session: How often the server had been restarted, as its last request said.

@@ -1,4 +1,4 @@
-"""What server and clients both build for a run: its algorithm, and the exchange ``counts``.
+"""Objects that server and clients both build for a run: its algorithm, and the exchange ``counts``.
 
 Scores need class labels, which only clients have. So in the exchange ``counts`` each client counts
 its images by class and cluster, and sends the contingency table.

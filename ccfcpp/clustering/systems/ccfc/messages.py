@@ -13,7 +13,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class TrainingUpdate:
-    """What a client sends after local training.
+    """A client's update after local training.
 
     Attributes:
         model: The local model.
