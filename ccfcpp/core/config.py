@@ -259,7 +259,7 @@ class PartitionConfig(Section):
     """Settings of the partition of images among clients."""
 
     kind: str
-    """How the images are divided among clients."""
+    """Division of the images among clients."""
     clients: Positive | None = None
     """Number of clients; by default one for each class or folder; for classification 10, or one for
     each folder."""

@@ -88,20 +88,20 @@ def run_in_first(lead: Callable[[], T], follow: Follow) -> T:
     """
     if process_count() == 1 or _led.get() is not None:
         return lead()
-    every = processes()
-    if every.rank > 0:
-        result: T = _Follower(every, follow).run_commands()
+    group = processes()
+    if group.rank > 0:
+        result: T = _Follower(group, follow).run_commands()
         return result
-    token = _led.set(every)
+    token = _led.set(group)
     try:
         result = lead()
     except Exception:
-        if every.waits:
-            every.broadcast(Packet({"do": "fail"}))
+        if group.waits:
+            group.broadcast(Packet({"do": "fail"}))
         raise
     finally:
         _led.reset(token)
-    every.broadcast(Packet({"do": "return", "result": result}))
+    group.broadcast(Packet({"do": "return", "result": result}))
     return result
 
 
@@ -113,12 +113,12 @@ class SharedMemories(ClientMemories):
         device: torch.device,
         budget: int,
         folder: Path | None,
-        every: Processes,
+        group: Processes,
         members: Iterable[Member],
     ) -> None:
         super().__init__(device, budget, folder)
-        self.every, self.folder = every, folder
-        self.owners = share_out(members, every.count)
+        self.group, self.folder = group, folder
+        self.owners = share_out(members, group.count)
         self._accepted: list[int] = []
         self._names: set[str] = set()
 
@@ -127,7 +127,7 @@ class SharedMemories(ClientMemories):
     ) -> None:
         """Tell the other processes to do something, and which clients' updates were accepted."""
         accepted, self._accepted = self._accepted, []
-        self.every.broadcast(Packet({"do": do, "accepted": accepted, **facts}, tensors or {}))
+        self.group.broadcast(Packet({"do": do, "accepted": accepted, **facts}, tensors or {}))
 
     def accept(self, clients: Iterable[int]) -> None:
         """Note that updates were accepted, of which the next command tells the other processes."""
@@ -139,15 +139,15 @@ class SharedMemories(ClientMemories):
         if owner == 0:
             return super().take(client)
         self.command("memory", client=client)
-        found = self.every.receive(owner).tensors
+        found = self.group.receive(owner).tensors
         return {name: tensor.to(self.device) for name, tensor in found.items()}
 
     def save(self) -> dict[int, str]:
         """Write all memories to files that survive a crash; return their names for a checkpoint."""
         self.command("save")
         files = super().save()
-        for other in range(1, self.every.count):
-            files |= _numbered(self.every.receive(other).facts)
+        for other in range(1, self.group.count):
+            files |= _numbered(self.group.receive(other).facts)
         self._names = set(files.values())
         return files
 
@@ -181,7 +181,7 @@ class Distributed:
     def __init__(
         self, own: InProcess, members: Iterable[Member], memories: SharedMemories, run: Facts
     ) -> None:
-        self.own, self.memories, self.every = own, memories, memories.every
+        self.own, self.memories, self.group = own, memories, memories.group
         self.members = {member.id: member for member in members}
         self.save, self.restore, self.settle = memories.save, memories.restore, memories.settle
         folder = None if memories.folder is None else str(memories.folder)
@@ -192,26 +192,26 @@ class Distributed:
         work = self.own.side.works[task.exchange]
         # Attackers report other sizes to the server; the order goes by the true ones.
         order = sort_by_size(self.members[member.id] for member in members)
-        places = [self.memories.owners[member.id] for member in order]
+        ranks = [self.memories.owners[member.id] for member in order]
         is_sum = isinstance(work, SummedWork) and self.own.sends_one_sum(work.exchange)
-        pools = is_sum and len({*places}) == self.every.count
+        pools = is_sum and len({*ranks}) == self.group.count
         asked = {"task": vars(task), "members": [member.id for member in order], "pools": pools}
         with section("processes: message"):
             self.memories.command("work", pack(message), **asked)
-        self.every.waits = False
-        mine = [member for member, place in zip(order, places, strict=True) if place == 0]
+        self.group.waits = False
+        mine = [member for member, rank in zip(order, ranks, strict=True) if rank == 0]
         replies = self.own.deliver(task, message, mine)
         if pools:
             yield self._reduce(next(replies), order)
         else:
-            left = {member.id: place for member, place in zip(order, places, strict=True)}
+            left = {member.id: rank for member, rank in zip(order, ranks, strict=True)}
             yield from self._collect_in_order(replies, work, left)
 
     def _reduce(self, own: Reply, order: Sequence[Member]) -> Reply:
         """Add the sums of all processes to one reply for all clients."""
         with section("processes: sums"):
-            total = unpack(type(own.update), self.every.sum_in_first(pack(own.update)))
-        self.every.waits = True
+            total = unpack(type(own.update), self.group.sum_in_first(pack(own.update)))
+        self.group.waits = True
         first, *others = clients = [member.id for member in order]
 
         def accept() -> None:
@@ -223,10 +223,10 @@ class Distributed:
     def _collect_in_order(
         self, replies: Iterator[Reply], work: AnyClientWork, left: dict[int, int]
     ) -> Iterator[Reply]:
-        """Yield each reply at its place; ``left`` has the process of each client."""
+        """Yield the replies in the order of ``left``, the ranks of the clients' processes."""
         while left:
-            place = next(iter(left.values()))
-            reply = next(replies) if place == 0 else self._receive(place, work)
+            rank = next(iter(left.values()))
+            reply = next(replies) if rank == 0 else self._receive(rank, work)
             self._remove(reply, left)
             try:
                 yield reply
@@ -240,11 +240,11 @@ class Distributed:
         """Remove the clients of a reply from those that are awaited."""
         for client in reply.clients:
             del left[client]
-        self.every.waits = not any(left.values())
+        self.group.waits = not any(left.values())
 
-    def _receive(self, place: int, work: AnyClientWork) -> Reply:
+    def _receive(self, rank: int, work: AnyClientWork) -> Reply:
         with section("processes: updates"):
-            packet = self.every.receive(place)
+            packet = self.group.receive(rank)
         first, *others = clients = packet.facts["clients"]
         if (why := packet.facts["why"]) is not None:
             return Reply(first, RefusedUpdateError(why), others=tuple(others))
@@ -259,8 +259,8 @@ def _unpacked(kind: type[Any], packet: Packet, device: torch.device) -> Any:
 class _Follower:
     """A process that is not the first, and does what the first one tells it."""
 
-    def __init__(self, every: Processes, follow: Follow) -> None:
-        self.every, self.follow = every, follow
+    def __init__(self, group: Processes, follow: Follow) -> None:
+        self.group, self.follow = group, follow
         self.transport: InProcess | None = None
         self.unaccepted: list[Reply] = []
 
@@ -270,7 +270,7 @@ class _Follower:
         Raises:
             EndedProcessError: The first process has failed.
         """
-        while (packet := self.every.broadcast()).facts["do"] not in ("return", "fail"):
+        while (packet := self.group.broadcast()).facts["do"] not in ("return", "fail"):
             self._execute(packet)
         if packet.facts["do"] == "fail":
             raise EndedProcessError("the first process of the run has failed")
@@ -309,12 +309,12 @@ class _Follower:
             update, why = reply.update, None
             self.unaccepted.append(Reply(reply.client, None, reply.accept))
             if facts["pools"]:
-                self.every.sum_in_first(pack(update))
+                self.group.sum_in_first(pack(update))
                 continue
             if isinstance(update, RefusedUpdateError):
                 why = str(update)
             told = {"clients": reply.clients, "why": why}
-            self.every.send(Packet(told, {} if why is not None else pack(update)))
+            self.group.send(Packet(told, {} if why is not None else pack(update)))
 
     def _handle_memories(self, facts: Facts) -> None:
         """Read, save, restore or delete memories of this process's clients."""
@@ -322,9 +322,9 @@ class _Follower:
         memories = here.memories
         if facts["do"] == "memory":
             if facts["client"] in here.clients:
-                self.every.send(Packet({}, memories.take(facts["client"])))
+                self.group.send(Packet({}, memories.take(facts["client"])))
         elif facts["do"] == "save":
-            self.every.send(Packet(memories.save()))
+            self.group.send(Packet(memories.save()))
         elif facts["do"] == "restore":
             files = _numbered(facts["files"])
             own = {number: name for number, name in files.items() if number in here.clients}

@@ -51,6 +51,8 @@ def _reachable() -> Iterator[None]:
     """Turn PyTorch's errors, which tell of the end of another process, into one line."""
     try:
         yield
+    except (FederationError, torch.OutOfMemoryError):
+        raise
     except RuntimeError as error:
         raise EndedProcessError(
             "another process of the run has ended, with a reason of its own; a command goes on "

@@ -377,10 +377,10 @@ class LocalRun(Run[A, E]):
         own = self._in_process(mine, memories)
         return Distributed(own, [client.member for client in self.clients], memories, run)
 
-    def share(self, place: int, count: int, folder: Path | None) -> InProcess:
+    def share(self, own_rank: int, count: int, folder: Path | None) -> InProcess:
         """Return the clients of one of several processes, which is not the first."""
         owners = share_out((client.member for client in self.clients), count)
-        mine = [client for client in self.clients if owners[client.id] == place]
+        mine = [client for client in self.clients if owners[client.id] == own_rank]
         return self._in_process(mine, super()._memories(folder))
 
     def _memories(self, folder: Path | None) -> ClientMemories:

@@ -135,8 +135,10 @@ def undrawn() -> Iterator[None]:
     def paper() -> Iterator[tuple[Figure, MagicMock]]:
         yield Figure(), MagicMock()
 
-    blank, above = (patch.object(paper_figures, "new_figure", paper), "legend_above")
-    with blank, patch.object(paper_figures, above):
+    with (
+        patch.object(paper_figures, "new_figure", paper),
+        patch.object(paper_figures, "legend_above"),
+    ):
         yield
 
 

@@ -35,7 +35,7 @@ class CentroidConfig(KMeansConfig):
     """Assignment to centroids: ``cosine``, on normalised representations; ``euclidean``, Eq. (1) of
     the CCFC++ paper."""
     search: Literal["k-means", "lloyd"] = "k-means"
-    """How centroids are computed in each round: ``k-means`` at the clients and then at the server;
+    """Computation of centroids in each round: ``k-means`` at the clients and then at the server;
     or ``lloyd``, only ``refine_steps`` from the previous centroids, so that clients send no points
     but sums. The first centroids then come from pre-training by neighbours."""
     refine_steps: Count = 0

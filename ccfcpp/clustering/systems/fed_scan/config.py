@@ -61,7 +61,7 @@ class ScanConfig(Section):
     first_weight: Weight = 0.0
     """Weight of the features of ``first_neighbours`` in later searches; 0: only latents count."""
     pairs: Literal["neighbours", "views"] = "neighbours"
-    """What an image is paired with: one of its neighbours, or another view of itself; then what it
+    """Partner of an image in a pair: one of its neighbours, or another view of itself; then what it
     adds to a sum depends on this image alone."""
     pairs_each: Positive = 1
     """Number of pairs of an image in a step, over which its loss is averaged. More pairs make steps
