@@ -34,7 +34,8 @@ from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from ccfcpp.clustering.systems.ccfc.losses import siamese
 from ccfcpp.clustering.systems.ccfc.network import make_model
 from ccfcpp.core.config import PrecisionConfig, Tree
-from ccfcpp.core.config_layers import nest, resolve
+from ccfcpp.core.config_layers import nest, read_yaml, resolve
+from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.network import FlatNetwork
@@ -74,7 +75,9 @@ class Setting:
         # With different initial weights, the average model would not be typical.
         overrides |= {"data": {"images": images}, "compute": {"precision": precision}}
         overrides |= {"model": {"initialization": "common"}}
-        self.config = resolve(ClusterConfig, "cluster", {}, overrides)
+        # The plain implementation is CCFC++ by the letter of its paper.
+        literal = read_yaml(preset_file("literal"))
+        self.config = resolve(ClusterConfig, "cluster", literal, overrides)
         self.data = load_data(self.config)
         self.experiment = clustering_run(self.config, self.data)
         algorithm = self.experiment.algorithm

@@ -1,7 +1,7 @@
 """Measurements on a GPU, which take a few minutes: timings, then the tests that need it.
 
     python -m scripts.gpu --out gpu.json
-    python -m scripts.gpu --run ccfc++-term-p0.75 --deadline 400 --folder runs
+    python -m scripts.gpu --run ccfc++-p0.75 --deadline 400 --folder runs
 
 The first command times training by ccfcpp and by plain PyTorch on random images, then runs the
 tests marked ``cuda``, and writes all results as one JSON object, even if a later part fails. The
@@ -36,7 +36,8 @@ from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.presets import preset_file
 from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
@@ -56,12 +57,10 @@ Metrics = dict[str, float]
 _PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
 _ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
 _ALPHA += ["--set", "compute.precision=auto"]
-_TERM = ["loss.scale=feddecorr", "loss.lam=0.1"]
-_TERM += ["centroids.encoder=global", "centroids.server_weights=sizes"]
 _SYSTEMS: dict[str, list[str]] = {
-    "ccfc++-term": [part for setting in _TERM for part in ("--set", setting)],
     "ccfc++": [],
     "ccfc": ["--method", "ccfc"],
+    "ccfc++-literal": ["--config", "literal"],
 }
 RUNS: dict[str, list[str]] = {
     **{
@@ -72,8 +71,8 @@ RUNS: dict[str, list[str]] = {
     "fedavg": [*_ALPHA, "--set", "decorrelation.kind=none"],
     "feddecorr": _ALPHA,
 }
-"""Arguments of the long runs, by name: both papers' main results; in ``-term`` the decorrelation
-term has FedDecorr's scale."""
+"""Arguments of the long runs, by name: both papers' main results; ``-literal`` is CCFC++ by the
+letter of its paper."""
 OF_CIFAR10 = "fedavg", "feddecorr"
 
 
@@ -124,7 +123,8 @@ def contrastive(device: torch.device, small: bool) -> Metrics:
         "device": device.type,
         "partition": {"kind": "iid", "clients": CLIENTS},
     }
-    config = resolve(ClusterConfig, "cluster", settings)
+    # By the letter of the paper, whose step the plain one is.
+    config = resolve(ClusterConfig, "cluster", settings, read_yaml(preset_file("literal")))
     experiment = clustering_run(config, data)
     federation, first = experiment.federation(), config.section(TrainingConfig).pretrain_rounds
     memories = ClientMemories(device, 0)

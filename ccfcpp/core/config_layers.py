@@ -70,9 +70,10 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """Return the presets on which the settings ``given`` build: the data set's, then a variant.
+    """Return the presets on which settings build: the data set's, a variant, its method's part.
 
-    The variant is the one that the key ``preset`` names, if ``presets`` has a folder of that name.
+    The variant is the one that the key ``preset`` in ``given`` names, if ``presets`` has a folder
+    of that name. A file for the data set in a method's folder there holds for this method alone.
     """
     dataset = str(given.get("dataset", "digits"))
     section = given.get("data")
@@ -81,6 +82,9 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
     named = str(given.get("preset", DEFAULT_PRESET))
     if named in variants(presets):
         below.append(preset(f"{presets}/{named}", dataset, encoder))
+        method = merge(*below, given).get("method")
+        if preset_file(f"{presets}/{named}/{method}/{dataset}").is_file():
+            below.append(preset(f"{presets}/{named}/{method}", dataset, encoder))
     return below
 
 

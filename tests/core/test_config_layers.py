@@ -24,13 +24,14 @@ from ccfcpp.core.config_layers import (
     values_of,
 )
 from ccfcpp.core.errors import UsageError, in_file
-from ccfcpp.core.presets import preset_folder
+from ccfcpp.core.presets import preset_file, preset_folder
 from ccfcpp.data.registry import DATASETS
 from supervised.config import ClassifyConfig
 
 
 def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
-    mnist = resolve(ClusterConfig, "cluster", {"preset": "published", "dataset": "mnist"})
+    beside: Tree = {"preset": "published", "dataset": "mnist"}
+    mnist = resolve(ClusterConfig, "cluster", beside, read_yaml(preset_file("literal")))
     given = {"dataset": "mnist", "preset": "published", "method": "ccfc++"}
     chosen: Tree = {"model": {"backbone": "conv"}, "centroids": {"first_encoder": "global"}}
     # Of synchronised steps, which neither the paper nor the code has.
@@ -75,7 +76,27 @@ def test_every_published_preset_is_valid(path: Path) -> None:
 def test_beside_the_paper_the_averaged_model_gives_the_first_centroids(dataset: str) -> None:
     published = resolve(ClusterConfig, "cluster", {"preset": "published", "dataset": dataset})
     assert published.section(CentroidConfig).first_encoder == "global"
-    assert published.section(CentroidConfig).encoder == "local"
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "stl10"])
+def test_beside_the_paper_ccfc_plus_plus_differs_from_ccfc_by_its_own_choices(dataset: str) -> None:
+    def chosen(method: str, *layers: Tree) -> dict[str, object]:
+        above: Tree = {"preset": "published", "dataset": dataset, "method": method}
+        return values_of(resolve(ClusterConfig, "cluster", above, *layers))
+
+    ccfc, ours = chosen("ccfc"), chosen("ccfc++")
+    eta = 0.01 if dataset == "mnist" else 0.1
+    assert {key: value for key, value in ours.items() if ccfc[key] != value} == {
+        "method": "ccfc++",
+        "loss.lam": 0.1,
+        "loss.eta": eta,
+        "loss.pretrain_eta": eta,
+        "loss.scale": "feddecorr",
+        "centroids.encoder": "global",
+        "centroids.server_weights": "sizes",
+    }
+    literal = chosen("ccfc++", read_yaml(preset_file("literal")))
+    assert {key for key, value in literal.items() if ccfc[key] != value} == {"method", "loss.eta"}
 
 
 def test_every_preset_has_a_published_one() -> None:
@@ -97,22 +118,29 @@ def test_without_a_data_set_and_a_method_ccfc_plus_plus_clusters_the_digits() ->
 
 
 @pytest.mark.parametrize(
-    ("method", "expected"), [({}, "ccfc++"), ({"method": "ccfc"}, "ccfc"), ({"method": "km"}, "km")]
+    ("method", "expected", "lam_and_eta"),
+    [
+        ({}, "ccfc++", (0.1, 0.01)),
+        ({"method": "ccfc"}, "ccfc", (0.001, 0.0)),
+        ({"method": "km"}, "km", (0.001, 0.01)),
+    ],
 )
-def test_the_published_preset_has_the_phases_of_the_paper(method: Tree, expected: str) -> None:
+def test_the_published_preset_has_the_phases_of_the_paper(
+    method: Tree, expected: str, lam_and_eta: tuple[float, float]
+) -> None:
     for below, above in (({"preset": "published"}, {}), ({}, {"preset": "published"})):
         config = resolve(ClusterConfig, "cluster", {"dataset": "mnist"} | below, method | above)
         assert (config.method, config.preset) == (expected, "published")
         training = config.section(TrainingConfig)
         assert (training.pretrain_rounds, training.rounds) == (100, 30)
-        assert weights(config) == ((0.001, 0.0) if expected == "ccfc" else (0.001, 0.01))
+        assert weights(config) == lam_and_eta
 
 
 def test_values_of_the_user_lie_over_the_published_preset() -> None:
     given: Tree = {"preset": "published", "dataset": "mnist", "training": {"rounds": 3}}
     config = resolve(ClusterConfig, "cluster", given, {"loss": {"eta": 0.7}})
     assert config.section(TrainingConfig).rounds == 3
-    assert weights(config) == (0.001, 0.7)
+    assert weights(config) == (0.1, 0.7)
 
 
 @pytest.mark.parametrize("value", ["paper", "", "publishedd", None, 3, ["published"]])
