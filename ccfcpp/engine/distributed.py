@@ -6,6 +6,7 @@ process, and over all of them by one collective. Others are sent one by one, and
 the order that they have in one process.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -31,6 +32,9 @@ from ccfcpp.engine.processes import EndedProcessError, Facts, Packet, Processes,
 from ccfcpp.engine.transport import InProcess, Reply
 
 T = TypeVar("T")
+_MOST_UNCONFIRMED = 16
+"""Updates after which a process waits to be told which of them were accepted: until then it holds
+what their clients would remember."""
 Follow = Callable[[Facts], InProcess]
 """Makes the clients of a process that is not the first, when a run begins."""
 
@@ -133,6 +137,12 @@ class SharedMemories(ClientMemories):
         """Note that updates were accepted, of which the next command tells the other processes."""
         self._accepted += clients
 
+    def confirm(self, rank: int) -> None:
+        """Tell one process which of its updates were accepted since the last message about them."""
+        told = [client for client in self._accepted if self.owners[client] == rank]
+        self._accepted = [client for client in self._accepted if self.owners[client] != rank]
+        self.group.send(Packet({"accepted": told}), rank)
+
     def take(self, client: int) -> Memory:
         """Return a client's memory, wherever it lies."""
         owner = self.owners[client]
@@ -183,6 +193,7 @@ class Distributed:
     ) -> None:
         self.own, self.memories, self.group = own, memories, memories.group
         self.members = {member.id: member for member in members}
+        self._received = Counter[int]()
         self.save, self.restore, self.settle = memories.save, memories.restore, memories.settle
         folder = None if memories.folder is None else str(memories.folder)
         memories.command("begin", run=run, memories=folder)
@@ -199,6 +210,7 @@ class Distributed:
         with section("processes: message"):
             self.memories.command("work", pack(message), **asked)
         self.group.waits = False
+        self._received.clear()
         mine = [member for member, rank in zip(order, ranks, strict=True) if rank == 0]
         replies = self.own.deliver(task, message, mine)
         if pools:
@@ -243,6 +255,9 @@ class Distributed:
         self.group.waits = not any(left.values())
 
     def _receive(self, rank: int, work: AnyClientWork) -> Reply:
+        if self._received[rank] and self._received[rank] % _MOST_UNCONFIRMED == 0:
+            self.memories.confirm(rank)
+        self._received[rank] += 1
         with section("processes: updates"):
             packet = self.group.receive(rank)
         first, *others = clients = packet.facts["clients"]
@@ -262,7 +277,7 @@ class _Follower:
     def __init__(self, group: Processes, follow: Follow) -> None:
         self.group, self.follow = group, follow
         self.transport: InProcess | None = None
-        self.unaccepted: list[Reply] = []
+        self.unaccepted: dict[int, Reply] = {}
 
     def run_commands(self) -> Any:
         """Do what comes until the first process has its result, and return that.
@@ -278,10 +293,7 @@ class _Follower:
 
     def _execute(self, packet: Packet) -> None:
         facts = packet.facts
-        accepted = set(facts["accepted"])
-        for reply in self.unaccepted:
-            if reply.client in accepted:
-                reply.accept()
+        self._accept(facts["accepted"])
         self.unaccepted.clear()
         if facts["do"] == "begin":
             self.transport = None  # What it holds is free before others' data are read.
@@ -290,6 +302,12 @@ class _Follower:
             self._work(packet)
         else:
             self._handle_memories(facts)
+
+    def _accept(self, clients: Iterable[int]) -> None:
+        """Let clients remember what they sent; replies of others wait for a later message."""
+        for client in clients:
+            if reply := self.unaccepted.pop(client, None):
+                reply.accept()
 
     @property
     def _clients(self) -> InProcess:
@@ -305,9 +323,11 @@ class _Follower:
             here.side.works[task.exchange].exchange.message, packet, here.memories.device
         )
         members = [here.clients[n].member for n in facts["members"] if n in here.clients]
-        for reply in here.deliver(task, message, members):
+        for number, reply in enumerate(here.deliver(task, message, members)):
             update, why = reply.update, None
-            self.unaccepted.append(Reply(reply.client, None, reply.accept))
+            if number and number % _MOST_UNCONFIRMED == 0:
+                self._accept(self.group.receive(0).facts["accepted"])
+            self.unaccepted[reply.client] = Reply(reply.client, None, reply.accept)
             if facts["pools"]:
                 self.group.sum_in_first(pack(update))
                 continue

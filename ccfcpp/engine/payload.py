@@ -5,6 +5,7 @@ to checkpoints, counted in bytes and checked.
 """
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +77,7 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
             name belongs to no field.
     """
     origin: Any = typing.get_origin(kind) or kind
-    hints = typing.get_type_hints(origin)
+    hints = _type_hints(origin)
     given = dict(zip(getattr(origin, "__parameters__", ()), typing.get_args(kind), strict=False))
     values: dict[str, Any] = {}
     fields = dataclasses.fields(origin)
@@ -104,6 +105,9 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
             raise PayloadError(f"{kind.__name__} needs {field.name!r}")
     rebuilt: T = origin(**values)
     return rebuilt
+
+
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 def _is_dataclass(kind: object) -> bool:

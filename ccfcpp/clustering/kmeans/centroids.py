@@ -121,6 +121,8 @@ S = TypeVar("S", bound=ClusterSums)
 
 def zero_small_clusters(total: S, least: int) -> S:
     """Return the sums, with those of clusters of fewer than ``least`` points set to 0."""
+    if least == 0:
+        return total
     enough = total.counts >= least
     kept = {
         name: tensor * enough.view(-1, *[1] * (tensor.ndim - 1))

@@ -1,7 +1,7 @@
 """Sums over many points in blocks, so that memory stays bounded."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,8 @@ from ccfcpp.engine.threads import map_in_threads
 
 _NUMBERS_AT_A_TIME = 1 << 20
 """8 MB of float64, which fit into the cache; larger blocks are slower."""
+_FEW_NUMBERS = 1 << 13
+"""Clients that together have no more are summed as one: a call costs more than its arithmetic."""
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
@@ -29,6 +31,25 @@ def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
         width: How many numbers are computed for a row, if they are more than the row has.
     """
     return torch.split(points, max(1, _NUMBERS_AT_A_TIME // max(width, points[:1].numel())))
+
+
+def join_small(holdings: Iterable[Tensor], most: int = _FEW_NUMBERS) -> Iterator[Tensor]:
+    """Join neighbouring tensors along their first dimension, where they have few numbers together.
+
+    Args:
+        holdings: Tensors that differ in their first dimension alone.
+        most: Largest number of numbers of what is joined.
+    """
+    waiting: list[Tensor] = []
+    numbers = 0
+    for each in holdings:
+        if waiting and numbers + each.numel() > most:
+            yield torch.cat(waiting) if len(waiting) > 1 else waiting[0]
+            waiting, numbers = [], 0
+        waiting.append(each)
+        numbers += each.numel()
+    if waiting:
+        yield torch.cat(waiting) if len(waiting) > 1 else waiting[0]
 
 
 @dataclass(frozen=True)
@@ -48,10 +69,11 @@ class SumBlocks(SummedWork[Message, S]):
         with section(f"{self.exchange.name}: clients"):
             # Threads do not speed up an accelerator.
             threads = 1 if clients[0].images.is_cuda else None
+            holdings: Iterable[Tensor] = (client.images for client in clients)
+            if self.context.least == 0:
+                holdings = join_small(holdings)
             return sum_updates(
-                map_in_threads(
-                    lambda each: self._sum_client(message, each.images), clients, threads
-                )
+                map_in_threads(lambda each: self._sum_client(message, each), [*holdings], threads)
             )
 
     def _sum_client(self, message: Message, images: Tensor) -> S:
