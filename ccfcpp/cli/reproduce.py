@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import unflatten
+from ccfcpp.core.config_layers import merge, parse_assignments, unflatten
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,9 +53,11 @@ def reproduce(
     out: Annotated[
         Path, typer.Option(help="Folder of runs and results; finished runs there are kept.")
     ] = _OUT,
+    settings: Settings = None,
     json_output: AsJson = False,
 ) -> None:
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
+    from ccfcpp.reports.labels import slug
     from ccfcpp.studies.reproduction.claims import summarize_claims
     from ccfcpp.studies.reproduction.findings import compute_findings
     from ccfcpp.studies.reproduction.output import findings_as_text, scale, write
@@ -68,7 +70,7 @@ def reproduce(
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
-    values = unflatten(named)
+    values = merge(unflatten(named), parse_assignments(settings or []))
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     terminal.prepare()
     with terminal.usage_errors():
@@ -79,6 +81,7 @@ def reproduce(
         (out / "runs").mkdir(parents=True, exist_ok=True)
     command = f"ccfcpp reproduce {' '.join(chosen)}" + (" --quick" if quick else "")
     command += f" --dataset {shlex.quote(dataset)}" if dataset is not None else ""
+    command += "".join(f" --set {shlex.quote(each)}" for each in settings or [])
     typed = {
         "--jobs": jobs,
         **{flag.option: named.get(flag.key) for flag in flags.MACHINE},
@@ -91,13 +94,14 @@ def reproduce(
         _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
         findings = compute_findings(item, results)
-        folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
+        parts = [name, "quick" if quick else None, dataset, *map(slug, settings or [])]
+        folder = out / "-".join(filter(None, parts))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, findings_as_text(item.title, one, results, findings), findings)
         said = summarize_claims(scale(results), findings.claims)
+        entry = {"item": name, "title": item.title, "command": one, "scale": scale(results)}
         claims = [vars(each) for each in findings.claims]
-        entry = {"item": name, "title": item.title, "verdict": said, "claims": claims}
-        items.append(entry | {"out": str(folder)})
+        items.append(entry | {"verdict": said, "claims": claims, "out": str(folder)})
         if not json_output:
             _print_tables(item, findings)
             typer.echo(said)
