@@ -4,6 +4,7 @@ Nothing that is sent is pickled: it is JSON and the bytes of tensors, so that a 
 run code.
 """
 
+import atexit
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -81,6 +82,8 @@ class Processes:
         # NCCL allows one process for each GPU; others meet in the memory of the machine.
         alone = 0 < together <= devices
         dist.init_process_group("cpu:gloo,cuda:nccl" if alone else "gloo", timeout=_LONGEST)
+        # Gloo's threads that still run when the interpreter ends would abort the process.
+        atexit.register(dist.destroy_process_group)
         self._link = torch.device("cuda") if alone else torch.device("cpu")
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._pending: list[tuple[dist.Work, Tensor]] = []
