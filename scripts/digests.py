@@ -42,7 +42,7 @@ _SHORT = {
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
     "fed-dcn": [
-        *("--rounds", "1", "--set", "feddcn.pretrain_epochs=2", "--set", "feddcn.epochs=2"),
+        *("--rounds", "2", "--set", "feddcn.pretrain_epochs=2", "--set", "feddcn.epochs=2"),
         *("--set", "feddcn.synthetic=100"),
     ],
     **dict.fromkeys(("ccfc", "ccfc++"), _TWO_ROUNDS),

@@ -155,6 +155,10 @@ class _Work(ServerWork[DCNState, Known, Sent]):
 
     system: "FedDCN"
 
+    def is_due(self, state: DCNState) -> bool:
+        """Return whether the server has trained its network: rounds need it."""
+        return state.known is not None
+
     def broadcast(self, state: DCNState) -> Known:
         """Return the last round's model, centroids and synthetic samples."""
         return state.known or Known(state.model)
@@ -164,6 +168,10 @@ class Synthesis(_Work[LocalClusters]):
     """Server side of the clients' own networks: synthetic samples, and training on them."""
 
     exchange = OWN_NETWORK
+
+    def is_due(self, state: DCNState) -> bool:
+        """Return True: it needs no network."""
+        return True
 
     def update_format(self, message: Known) -> UpdateFormat:
         """Return an update's shapes and dtypes: a decoder, and at most k centroids."""
@@ -263,7 +271,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(FedDCNConfig)
-        self.rounds = 1 + self.config.rounds
+        self.rounds = self.config.rounds
         self.space = Space(problem)
 
     def initial_state(self, randomness: Randomness) -> DCNState:
@@ -282,10 +290,9 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         return DCNState(random_state(self.space.make_model, generator, self.problem.device))
 
     def exchanges(self, number: int, state: DCNState) -> Sequence[AnyServerWork]:
-        """Return the clients' own networks, or once there are synthetic samples a round."""
-        if state.known is None:
-            return [Synthesis(self)]
-        return [Averaging(self), MoveCentroids(self)]
+        """Return training and centroids, after the clients' own networks if there are none yet."""
+        works: list[AnyServerWork] = [Averaging(self), MoveCentroids(self)]
+        return works if state.known else [Synthesis(self), *works]
 
     def plan(self, state: DCNState) -> list[Sequence[AnyServerWork]]:
         """Return the exchanges of every round of a run in which nothing fails."""

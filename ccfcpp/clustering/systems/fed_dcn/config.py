@@ -51,7 +51,7 @@ class FedDCNConfig(Section):
     """Points of a client's centroid by which its synthetic samples are allotted: those within one
     standard deviation, or all (which the public code has where clients are small)."""
     rounds: Positive = 75
-    """Largest number of rounds after the server's training."""
+    """Largest number of rounds; the first begins with the clients' own networks."""
     local_epochs: Positive = 5
     """Passes over a client's samples in a round, each with as many synthetic samples."""
     stop: Literal["davies-bouldin", "last"] = "davies-bouldin"
