@@ -144,6 +144,8 @@ VECTORS = (
     CLIENT_COLUMN,
     *_with_panel(
         "Vectors",
+        Flag("vectors.categories", "NAME[,NAME…]"),
+        Flag("vectors.dates", "NAME[,NAME…]"),
         Flag("vectors.missing"),
         # That of the preset for vectors.
         Flag("vectors.scale", default="standard"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.units import counts_in_words, format_count, list_names, printable_name
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ccfcpp.data.vectors import VectorData
 
 _MOST_LISTED = 20
+_MOST_WORDS = 4
 _SCALES = {
     "none": "none: columns stay as they are",
     "standard": "standard: each column to mean 0 and variance 1 over all clients",
@@ -23,8 +26,8 @@ _SCALES = {
 }
 
 
-def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
-    """Read vectors as a run does, but accept missing values.
+def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
+    """Read vectors as a run does, but accept missing values, and take texts for categories.
 
     Returns:
         The vectors, NaN for a missing value, and the reason why a run would refuse them, or "".
@@ -34,6 +37,7 @@ def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str
     """
     from ccfcpp.clustering.vector_checks import check_range
     from ccfcpp.data.open import open_dataset
+    from ccfcpp.data.tables import count_categories
     from ccfcpp.data.vectors import VectorData
 
     def read(vectors: VectorsConfig) -> VectorData:
@@ -46,22 +50,30 @@ def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str
         check_range(config, data.vectors)
         return data, ""
     except UsageError as error:
-        return read(config.model_copy(update={"missing": "mean"})), str(error)
+        texts = tuple(count_categories(Path(path), config))
+        changes = {"missing": "mean", "categories": texts}
+        return read(config.model_copy(update=changes)), str(error)
 
 
-def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
+def describe_vectors(path: str, data: VectorData, config: ClusterConfig) -> dict[str, Any]:
     """Describe vectors by JSON values: each column's kind and range, scaling, classes, clients."""
     import numpy as np
 
     from ccfcpp.clustering.auto_settings import settings_for
+    from ccfcpp.data.tables import count_categories
 
     vectors = data.vectors.double().numpy()
     names = data.columns or tuple(map(str, range(vectors.shape[1])))
     suited = settings_for(len(data), vectors.shape[1:], config.method).get("vectors", {})
-    lengths = np.sqrt(np.nansum(vectors**2, axis=1))
+    words = count_categories(Path(path), config.vectors) if data.columns else {}
+    dates = {*map(canonical, config.vectors.dates)}
+    numbers = [n for n, name in enumerate(names) if name not in words]
+    lengths = np.sqrt(np.nansum(vectors[:, numbers] ** 2, axis=1))
+    columns = {name: _column(vectors[:, n], name in dates) for n, name in enumerate(names)}
+    columns |= {name: _category(counts, len(data)) for name, counts in words.items()}
     return {
         "rows": len(data),
-        "columns": {name: _column(vectors[:, n]) for n, name in enumerate(names)},
+        "columns": columns,
         "shortest": float(lengths.min()),
         "longest": float(lengths.max()),
         "scale": config.vectors.scale,
@@ -72,9 +84,22 @@ def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
     }
 
 
-def _column(values: Any) -> dict[str, Any]:
-    """Describe a column, floats of shape (rows,): its kind, missing values, range and deviation."""
+def _category(counts: Counter[str], rows: int) -> dict[str, Any]:
+    """Describe a column of categories: how many it has, and the most frequent."""
+    frequent = ", ".join(f"{word} ({times:,})" for word, times in counts.most_common(_MOST_WORDS))
+    more = ", …" if len(counts) > _MOST_WORDS else ""
+    facts = {"kind": "category", "missing": rows - counts.total(), "categories": len(counts)}
+    return facts | {"frequent": frequent + more}
+
+
+def _column(values: Any, is_date: bool) -> dict[str, Any]:
+    """Describe a column, floats of shape (rows,): its kind, missing values, range and deviation.
+
+    The range of a column of dates, which are days, is in dates.
+    """
     import numpy as np
+
+    from ccfcpp.data.categories import date_of
 
     there = values[~np.isnan(values)]
     facts: dict[str, Any] = {"kind": "missing", "missing": len(values) - len(there)}
@@ -89,6 +114,9 @@ def _column(values: Any) -> dict[str, Any]:
         facts["kind"] = "whole numbers" if bool((there == np.rint(there)).all()) else "decimals"
     spread = {"smallest": smallest, "mean": there.mean(), "largest": largest}
     spread["deviation"] = there.std()
+    if is_date:
+        dates: dict[str, Any] = {name: date_of(spread[name]) for name in [*spread][:-1]}
+        return facts | {"kind": "dates"} | dates | {"deviation": float(spread["deviation"])}
     return facts | {name: float(value) for name, value in spread.items()}
 
 

@@ -167,7 +167,8 @@ def _read_vectors(
     from ccfcpp.data.vectors import VectorData
 
     data, network = config.data, None
-    vectors = VectorsConfig(text_column=config.vectors.text_column, missing=config.vectors.missing)
+    of_rows = {"text_column", "missing", "categories", "dates"}
+    vectors = VectorsConfig(**config.vectors.model_dump(include=of_rows))
     name = data.encoder_name
     embeds_texts = name is not None and name.takes == "texts" and holds_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:

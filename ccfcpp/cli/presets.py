@@ -21,10 +21,10 @@ def presets(
         return
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("--config", "what it is")
+    table = Table(Column("--config", no_wrap=True), "what it is")
     for each in preset_names():
-        table.add_row(Text(each, no_wrap=True), Text(summary(each)))
+        table.add_row(Text(each), Text(summary(each)))
     Console().print(table)

@@ -215,6 +215,17 @@ class ClusterConfig(RunConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _no_noise_with_categories(self) -> Self:
+        if self.vectors.categories and self.privacy.level != "none":
+            raise UsageError(
+                KeyValue("privacy.level", self.privacy.level),
+                " is refused with vectors.categories, whose vocabulary is counted without noise: "
+                "leave one of them out, or take ",
+                KeyValue("privacy.secure_sums", True, advised=True),
+            )
+        return self
+
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
         """Return the dotted keys of the settings for rounds, and for steps in a round; "" if none.

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,7 @@ from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,11 +30,18 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder
-from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.config_layers import dump_yaml, merge, unflatten, validated
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
-from ccfcpp.data.columns import Roles, find_vector_columns, known_names, warn_of_row_numbers
+from ccfcpp.data.columns import (
+    Roles,
+    find_vector_columns,
+    frame_numbers,
+    known_names,
+    warn_of_row_numbers,
+)
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
 from ccfcpp.data.vectors import VectorData, vectors_from
@@ -282,8 +290,8 @@ class FederatedClustering(
             header = json.dumps({"parameters": parameters, "n_iter": self.n_iter_})
         except TypeError as error:
             raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
-        columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        facts = ModelFacts.of(self._problem.clusters, self._problem.image_shape, columns)
+        shape = self._problem.image_shape
+        facts = ModelFacts.of(self._problem.clusters, shape, self._column_names)
         paths.path.mkdir(parents=True, exist_ok=True)
         write_atomically(paths.config, dump_yaml(self._problem.config).encode())
         save_tensors(paths.model, self._tensors, facts.header)
@@ -348,23 +356,39 @@ class FederatedClustering(
                 return self._check_images(np.asarray(X), reset)
         if not reset and not self._problem.has_vectors:
             raise UsageError("the model was fitted to images: give uint8 images")
-        fills = unflatten(self.settings or {}).get("vectors", {}).get("missing") == "mean"
-        array = validate_data(
-            self,
+        own = unflatten(self.settings or {}).get("vectors", {})
+        fills, roles = own.get("missing") == "mean", Roles.of(validated(VectorsConfig, own))
+        names = [*map(str, getattr(X, "columns", ()))]
+        convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
+        if by_name := bool(roles.categories or roles.dates):
+            if not names:
+                raise UsageError("vectors.categories and dates name columns: give a data frame")
+            names = roles.arranged(known_names("X", names) if reset else self._column_names)
+            X = frame_numbers("X", X, names, roles)  # noqa: N806
+            # scikit-learn would miss the names, which the array has no more.
+            convert = convert if reset else check_array
+        array = convert(
             X,
-            reset=reset,
-            accept_sparse="csr",
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan" if fills else True,
         )
         dense = array.toarray() if sparse.issparse(array) else array
         data = vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
-        names = [*map(str, getattr(X, "columns", ()))] if reset else []
-        if not names:
+        if not names or not reset:
             return data
+        if by_name:  # Otherwise scikit-learn has set it.
+            self.feature_names_in_ = np.array(names, dtype=object)
         known = known_names("X", names)
-        find_vector_columns("X", Roles(), known, names)
-        return replace(data, notes=tuple(warn_of_row_numbers("X", known, dense)))
+        find_vector_columns("X", roles, known, names)
+        plain = [place for place, name in enumerate(known) if name not in roles.categories]
+        notes = warn_of_row_numbers("X", [known[place] for place in plain], dense[:, plain])
+        return replace(data, notes=tuple(notes))
+
+    @property
+    def _column_names(self) -> list[str]:
+        """Names of the columns of the fitted vectors; [] if they have none."""
+        names: Any = getattr(self, "feature_names_in_", ())
+        return [*map(str, names)]
 
     def _embed(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
         """Embed images or texts; unless ``reset``, the encoder must be that of ``fit``."""

@@ -25,7 +25,7 @@ from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.files import read_tensors
 from ccfcpp.core.randomness import SERVER
-from ccfcpp.data.columns import known_names
+from ccfcpp.data.columns import Roles, frame_numbers, known_names
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
@@ -162,11 +162,10 @@ class Model:
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
-        columns = dict(zip(known_names("the data frame", map(str, names)), names, strict=True))
-        wanted = known_names("the model", self.columns)
-        if lacking := [name for name in wanted if name not in columns]:
-            raise UsageError(f"the data frame has no column {lacking[0]!r}, which the model needs")
-        return np.asarray(images[[columns[name] for name in wanted]])
+        roles = Roles.of(self.problem.config.section(VectorsConfig))
+        return frame_numbers(
+            "the data frame", images, known_names("the model", self.columns), roles
+        )
 
     def _assign(self, images: Samples) -> tuple[Client, Tensor]:
         """Return a client that holds the images, and their clusters on the CPU."""

@@ -25,6 +25,10 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
         UsageError: They are too large, or so far from 0 that a network cannot tell them apart.
     """
     vectors = config.vectors
+    if vectors.categories:
+        values = values[:, : values.shape[1] - len(vectors.categories)]
+        if values.shape[1] == 0:
+            return
     check_range(vectors, values)
     centred = vectors.scale == "standard" or vectors.components is not None
     if centred or "scan" not in METHODS[config.method].sections:

@@ -10,7 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
@@ -146,6 +154,15 @@ class DataConfig(Section):
             ) from None
 
 
+def _split(names: object) -> object:
+    """Split a text at its commas, as the command line gives several names."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+
+ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Names of columns; a text is split at its commas."""
+
+
 class VectorsConfig(Section):
     """Settings of how vectors are read, and how clients preprocess them before a system runs.
 
@@ -158,25 +175,43 @@ class VectorsConfig(Section):
     """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
     text_column: Annotated[str, Affects("which column of a table is embedded")] = "text"
     """Name of the column with texts, for an encoder of texts."""
+    categories: ColumnNames = ()
+    """Names of columns with categories: strings, truth values or codes. Each becomes columns of 0
+    and 1, one for each frequent category of all clients."""
+    dates: Annotated[ColumnNames, Affects("which columns are read as dates")] = ()
+    """Names of columns with dates, in the form 2026-01-31; they become days since 1970."""
+    most_categories: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Number of categories of a column that become columns of their own, the most frequent."""
+    rare: Positive = 5
+    """Rows of a client that a category needs; the client keeps rarer ones to itself."""
     missing: Literal["refuse", "mean"] = "refuse"
     """Missing values: ``mean`` makes them the mean of their column over all clients."""
     scale: Literal["none", "standard", "unit"] = "none"
     """Scaling. ``standard``: each column to mean 0 and variance 1 over all clients, a constant one
-    to 0; ``unit``: each vector to length 1."""
+    to 0, and the columns of a category to variance 1 together; ``unit``: each vector to length
+    1."""
     components: Positive | None = None
     """Project vectors onto this many principal components, those of all clients, after scaling."""
     whiten: bool = False
     """Whether to scale each component to variance 1."""
 
     def unused(self) -> Unused:
-        """Yield ``whiten`` if ``components`` is not set; it then has no effect."""
+        """Yield settings without an effect: of components or categories, if there are none."""
         if self.components is None:
             yield "vectors.whiten", require_other("vectors.components", None)
+        if not self.categories:
+            for key in ("most_categories", "rare"):
+                yield f"vectors.{key}", require_other("vectors.categories", ())
 
     @property
     def is_plain(self) -> bool:
         """Whether vectors stay unchanged."""
-        return self.missing == "refuse" and self.scale == "none" and self.components is None
+        plain = self.missing == "refuse" and self.scale == "none" and self.components is None
+        return plain and not self.categories
+
+    def widened(self, columns: int) -> int:
+        """Return the number of columns after those of categories have become columns of 0 and 1."""
+        return columns + len(self.categories) * (self.most_categories - 1)
 
 
 class ViewsConfig(Section):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 
-_END_OF_SENTENCE = re.compile(r"(?<! al)\. ")
-"""The end of a sentence, which "et al." is not."""
+_END_OF_SENTENCE = re.compile(r"(?<! al)(?<! Eq)\. ")
+"""The end of a sentence, which "et al." and "Eq." are not."""
 
 ITEMS_OF_PAPERS = "reproduce/papers"
 """Folder of what ``ccfcpp reproduce`` makes, tables and figures; these files are no presets."""

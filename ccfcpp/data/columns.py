@@ -4,15 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import list_first
+from ccfcpp.data.categories import codes_of, days_of
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
@@ -69,6 +71,24 @@ class Roles(NamedTuple):
     """Names of the columns that make up the vectors; if empty, all other columns."""
     missing: Missing = "refuse"
     """`refuse`: a file that lacks one of these is refused; `mean`: it has NaN in its place."""
+    categories: tuple[str, ...] = ()
+    """Names of the columns with categories, which become codes."""
+    dates: tuple[str, ...] = ()
+    """Names of the columns with dates, which become days."""
+
+    def arranged(self, names: Iterable[str]) -> list[str]:
+        """Return names of columns in the order of a vector: those of categories come last."""
+        names = [*names]
+        others = [name for name in names if name not in self.categories]
+        return others + [name for name in self.categories if name in names]
+
+    @staticmethod
+    def of(vectors: VectorsConfig) -> "Roles":
+        """Return the roles of columns of categories and dates, by a run's configuration."""
+        categories, dates = (
+            tuple(map(canonical, each)) for each in (vectors.categories, vectors.dates)
+        )
+        return Roles(categories=categories, dates=dates)
 
     @property
     def named(self) -> list[str]:
@@ -123,8 +143,10 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
     names = known_names(path, source.written) or [*map(str, range(source.width))]
     positions = find_vector_columns(path, roles, names, source.written)
     named = {name: _to_strings(path, name, source.cells(names.index(name))) for name in roles.named}
-    if source.whole is None:
-        numbers = np.stack([source.numbers(position) for position in positions], axis=1)
+    positions = [*map(names.index, roles.arranged(names[position] for position in positions))]
+    if source.whole is None or roles.categories or roles.dates:
+        columns = [_to_numbers(path, names[i], i, roles, source) for i in positions]
+        numbers = np.stack(columns, axis=1)
     else:
         # A memory-mapped array is not copied if all its columns are wanted.
         is_whole = positions == [*range(source.width)]
@@ -143,7 +165,52 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         return table
     if roles.chosen:
         return with_columns(table, roles.chosen)
-    return table._replace(notes=(*table.notes, *warn_of_row_numbers(path, table.columns, numbers)))
+    plain = sum(name not in roles.categories for name in table.columns)
+    spellings = [
+        line
+        for name in table.columns[plain:]
+        for line in describe_spellings(
+            map(str, np.unique(source.cells(names.index(name)).astype(np.str_))),
+            f"values of {name!r}",
+        )
+    ]
+    warnings = warn_of_row_numbers(path, table.columns[:plain], numbers[:, :plain])
+    return table._replace(notes=(*table.notes, *warnings, *spellings))
+
+
+def _to_numbers(path: Path, name: str, position: int, roles: Roles, source: Source) -> Array:
+    """Return a column as numbers: codes of categories, days of dates, or what it holds."""
+    if name in roles.categories:
+        return codes_of(source.cells(position))
+    if name in roles.dates:
+        return days_of(path, name, source.cells(position))
+    return source.numbers(position)
+
+
+def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -> Array:
+    """Return columns of a pandas data frame as numbers, as those of a file; (rows, columns).
+
+    Args:
+        where: What the frame is, for messages.
+        frame: The data frame.
+        wanted: Names of the columns, in the order of a vector.
+        roles: Says which columns hold categories and dates.
+
+    Raises:
+        UsageError: The frame lacks a column, or a column holds values of a wrong kind.
+    """
+    given = dict(zip(known_names(where, map(str, frame.columns)), frame.columns, strict=True))
+    if lacking := [name for name in wanted if name not in given]:
+        raise UsageError(f"{where} has no column {lacking[0]!r}, which the model needs")
+    columns = []
+    for name in wanted:
+        cells = np.asarray(frame[given[name]])
+        if name in roles.categories:
+            cells = codes_of(cells)
+        elif name in roles.dates:
+            cells = days_of(where, name, cells)
+        columns.append(cells)
+    return np.stack(columns, axis=1)
 
 
 def _to_strings(path: Path, name: str, column: Array) -> Array:
@@ -176,7 +243,8 @@ def find_vector_columns(
     if lacking and roles.missing == "mean":
         check_missing(path, names, chosen, lacking[0], (names, chosen))
         chosen = tuple(name for name in chosen if name in names)
-    for name in (*roles.named, *chosen):
+    special = (*roles.categories, *roles.dates) if roles.missing == "refuse" and written else ()
+    for name in (*roles.named, *chosen, *special):
         if name not in names:
             shown = list_first([*map(repr, names)])
             raise UsageError(f"{path} has no column {name!r}: it has {shown}")
@@ -245,16 +313,17 @@ def warn_of_row_numbers(where: Path | str, names: Sequence[str], numbers: Array)
     return warnings
 
 
-def align_columns(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
+def align_columns(tables: Sequence[tuple[Path, Table]], roles: Roles) -> list[Table]:
     """Give all tables, each with its path, the same columns in the same order.
 
-    A column that a table lacks is filled with NaN if ``missing`` is "mean".
+    A column that a table lacks is filled with NaN if ``roles.missing`` is "mean".
 
     Raises:
-        UsageError: A file has no row, or lacks a column and ``missing`` is "refuse".
+        UsageError: A file has no row, or lacks a column and ``roles.missing`` is "refuse".
     """
-    counts = Counter(name for _, table in tables for name in table.columns)
-    everything, shared = [*counts], [name for name, files in counts.items() if files > 1]
+    counts, missing = Counter(name for _, table in tables for name in table.columns), roles.missing
+    everything = roles.arranged(counts)
+    shared = [name for name, files in counts.items() if files > 1]
     together = {table.columns for _, table in tables}
     first, wanted = tables[0]
     for path, table in tables:

@@ -68,6 +68,8 @@ def open_dataset(
             path,
             label_column=vectors.label_column,
             client_column=client_column,
+            categories=vectors.categories,
+            dates=vectors.dates,
             missing=vectors.missing,
             columns=columns,
         )

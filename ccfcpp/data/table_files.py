@@ -15,7 +15,10 @@ from ccfcpp.core.units import list_first
 from ccfcpp.data.columns import Array, Roles, Source
 from ccfcpp.data.npz import NOTHING
 
-_ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
+_ENCODE = (
+    "name the column by --categories or --dates (or by --label-column or --client-column), or take "
+    "it out"
+)
 _FEWEST_COUNTED = 3
 """Fewest columns for which a first line 0,1,2,… is taken for names, as pandas writes them."""
 _MOST_SHOWN = 5

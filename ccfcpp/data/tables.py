@@ -10,13 +10,15 @@ and named columns may have another order in each file.
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, is_hidden
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, files_of, is_hidden
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import format_count
@@ -28,7 +30,7 @@ from ccfcpp.data.columns import (
     files_of_clients,
     select_columns,
 )
-from ccfcpp.data.npz import as_strings
+from ccfcpp.data.npz import NOTHING, as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -45,6 +47,8 @@ def read_vectors(
     *,
     label_column: str | None = None,
     client_column: str | None = None,
+    categories: Sequence[str] = (),
+    dates: Sequence[str] = (),
     missing: Missing = "refuse",
     columns: Sequence[str] = (),
 ) -> VectorData:
@@ -56,6 +60,8 @@ def read_vectors(
         path: The file or folder.
         label_column: Name of the column with classes.
         client_column: Name of the column that says which client holds a row.
+        categories: Names of columns with categories; they are the last ones, and hold codes.
+        dates: Names of columns with dates; they hold days since 1970.
         missing: `refuse` missing values and columns; or, with `mean`, return NaN for them, which
             imputation later replaces by the columns' means.
         columns: Names of the columns to read, in this order, of tables with names; empty: all.
@@ -64,9 +70,10 @@ def read_vectors(
         UsageError: If the path cannot be read as vectors; the message is one line.
     """
     label, client = (name and canonical(name) for name in (label_column, client_column))
-    if label is not None and label == client:
-        raise UsageError(f"column {label_column!r} cannot hold both labels and clients")
-    roles = Roles(label, client, tuple(map(canonical, columns)), missing)
+    lists = (tuple(map(canonical, names)) for names in (columns, categories, dates))
+    chosen, coded, dated = lists
+    roles = Roles(label, client, chosen, missing, coded, dated)
+    check_distinct([*roles.named, *coded, *dated])
     if path.is_dir() and path.suffix.lower() in VECTOR_SUFFIXES:
         raise UsageError(f"{path} is a folder of parts of one table: write it as one file")
     try:
@@ -141,12 +148,55 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
     )
 
 
+def check_distinct(names: Sequence[str]) -> None:
+    """Check that no column has two roles: classes, clients, categories, dates.
+
+    Raises:
+        UsageError: One has.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(
+                f"column {name!r} is named twice, among --label-column, --client-column, "
+                "--categories and --dates: name it once"
+            )
+
+
 _READERS: dict[str, Callable[[Path, Roles], Source]] = {
     ".npy": _read_arrays,
     ".npz": _read_arrays,
     ".csv": read_csv,
     ".parquet": read_parquet,
 }
+
+
+def count_categories(path: Path, vectors: VectorsConfig) -> dict[str, Counter[str]]:
+    """Count the values of each column of categories, and of each that holds no numbers.
+
+    Args:
+        path: A table with named columns, or a folder of such, that ``read_vectors`` could read.
+        vectors: Names the columns with classes, clients, dates and categories.
+    """
+    of_others = (vectors.label_column, vectors.client_column, *vectors.dates)
+    others = {canonical(name) for name in of_others if name is not None}
+    coded, counts = {*map(canonical, vectors.categories)}, dict[str, Counter[str]]()
+    for file in files_of(path, VECTOR_SUFFIXES) if path.is_dir() else [path]:
+        source = _READERS[file.suffix.lower()](file, Roles())
+        for position, name in enumerate(map(canonical, source.written)):
+            if name not in others and (name in coded or _holds_text(source, position)):
+                cells = map(str, source.cells(position).tolist())
+                texts = (canonical(cell) for cell in cells)
+                there = (text for text in texts if text.lower() not in NOTHING)
+                counts.setdefault(name, Counter()).update(there)
+    return counts
+
+
+def _holds_text(source: Source, position: int) -> bool:
+    try:
+        source.numbers(position)
+    except UsageError:
+        return True
+    return False
 
 
 def _read_folder(folder: Path, roles: Roles) -> Table:
@@ -160,7 +210,7 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             "move it away"
         )
     originals = [_read_file(file, roles) for file in files]
-    tables = align_columns(list(zip(files, originals, strict=True)), roles.missing)
+    tables = align_columns(list(zip(files, originals, strict=True)), roles)
     labels = [as_strings(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from ccfcpp import load_model
 from ccfcpp.clustering.estimator import FederatedClustering
 from ccfcpp.clustering.methods import METHODS, methods_for
 from ccfcpp.core.config import Tree
@@ -267,6 +268,30 @@ def test_data_frames_name_their_columns() -> None:
     assert np.array_equal(model.predict(frame), model.labels_)
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[frame.columns[::-1]])
+
+
+@pytest.mark.filterwarnings("error")
+def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    kinds = np.array(["red", "blue", "green"])[np.arange(90) % 3]
+    born = np.datetime64("2000-01-01") + np.arange(90) % 3 * 1000
+    frame = pandas.DataFrame({"colour": kinds, "born": born, "size": np.arange(90) % 3 * 5.0})
+    settings = {"vectors": {"categories": ["colour"], "dates": ["born"]}}
+    model = FederatedClustering(3, method="fed-km", random_state=0, settings=settings)
+    model.fit(frame, clients=np.arange(90) % 4)
+    assert sorted(np.bincount(model.labels_).tolist()) == [30, 30, 30]
+    assert list(model.feature_names_in_) == ["born", "size", "colour"]
+    reversed_columns = frame[frame.columns[::-1]].assign(other=0)
+    assert np.array_equal(model.predict(reversed_columns), model.labels_)
+    model.save(tmp_path / "saved")
+    assert np.array_equal(
+        FederatedClustering.load(tmp_path / "saved").predict(frame), model.labels_
+    )
+    assert np.array_equal(load_model(tmp_path / "saved").assign(frame), model.labels_)
+    with pytest.raises(UsageError, match="X has no column 'born', which the model needs"):
+        model.predict(frame[["colour", "size"]])
+    with pytest.raises(UsageError, match="name columns: give a data frame"):
+        model.fit(np.eye(9), clients=np.arange(9) % 3)
 
 
 def test_names_in_several_spellings_are_told() -> None:

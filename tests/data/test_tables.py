@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "names alone": ("a,b\n", {}, "shape"),
     "labels alone": ("a\n1\n", {"label_column": "a"}, "nothing is left"),
     "one column twice": (
-        "a,b\n1,2\n", {"label_column": "a", "client_column": "a"}, "cannot hold both",
+        "a,b\n1,2\n", {"label_column": "a", "client_column": "a"}, "'a' is named twice",
     ),
     "an index without a name": (",a,b\n0,1,2\n", {}, "column 1 has no name, as an index that pan"),
     "an index beside numbers": (",0,1\n0,1,2\n", {}, "column 1 has no name"),

@@ -32,16 +32,18 @@ FARMS = ("east", "north", "west")
 def write_tables(place: Path) -> None:
     """A third of scikit-learn's wines for each farm, whose columns come in an order of its own."""
     wine = load_wine()
-    names = wine.feature_names
+    names = [*wine.feature_names, "colour"]
+    colours = np.array(["red", "white", "rose"])[(wine.data[:, 0] % 3).astype(int)]
+    data = np.column_stack([wine.data.astype(str), colours])
     place.mkdir()
     for number, farm in enumerate(FARMS):
         columns = [*range(number, len(names)), *range(number)]
-        write(place / f"{farm}.csv", [names[c] for c in columns], wine.data[number::3, columns])
-    write(place.parent / "new.csv", names, wine.data[::7])
+        write(place / f"{farm}.csv", [names[c] for c in columns], data[number::3, columns])
+    write(place.parent / "new.csv", names, data[::7])
 
 
-def write(path: Path, columns: Sequence[str], rows: NDArray[np.float64]) -> None:
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows.tolist())]
+def write(path: Path, columns: Sequence[str], rows: NDArray[np.str_]) -> None:
+    lines = [",".join(columns), *(",".join(row) for row in rows.tolist())]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -57,7 +59,8 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
         return Worker(lambda spec: load_data(spec, table), tmp_path / f"{farm}.state", rules)
 
     asked = {"dataset": "the clients' own images", "method": method, "clusters": clusters}
-    layers = [asked | {"device": "cpu", "seed": 2}]
+    vectors = {"categories": ["colour"], "most_categories": 4}
+    layers = [asked | {"device": "cpu", "seed": 2, "vectors": vectors}]
     begun = CLUSTERING.open(layers, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)

@@ -77,6 +77,7 @@ _OTHER: dict[str, object] = {
     "means.starts": 3,
     "means.tolerance": 10.0,
     "mixture.tolerance": 0.0,
+    "vectors.categories": ["1"],
     "vectors.client_column": "1",
     "vectors.components": 2,
     "vectors.label_column": "2",
@@ -99,6 +100,8 @@ _TO_SHOW: dict[str, Tree] = {
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},
     "privacy.threshold": {"availability": {"dropout_rate": 0.4}},
+    "vectors.most_categories": {"vectors": {"categories": ["1"]}},
+    "vectors.rare": {"vectors": {"categories": ["1"]}},
 }
 """What a key needs beside its conditions for its effect to show in two rounds."""
 

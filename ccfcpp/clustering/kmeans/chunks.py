@@ -19,8 +19,9 @@ from ccfcpp.engine.threads import map_in_threads
 
 _NUMBERS_AT_A_TIME = 1 << 20
 """8 MB of float64, which fit into the cache; larger blocks are slower."""
-_FEW_NUMBERS = 1 << 13
-"""Clients that together have no more are summed as one: a call costs more than its arithmetic."""
+_FEW_NUMBERS, _MANY_CLIENTS = 1 << 13, 256
+"""Of more clients than these, some that together have no more numbers are summed as one: a call
+costs more than its arithmetic."""
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
@@ -70,7 +71,8 @@ class SumBlocks(SummedWork[Message, S]):
             # Threads do not speed up an accelerator.
             threads = 1 if clients[0].images.is_cuda else None
             holdings: Iterable[Tensor] = (client.images for client in clients)
-            if self.context.least == 0:
+            # Fewer are summed one by one, so that all bits are those of clients on machines apart.
+            if self.context.least == 0 and len(clients) > _MANY_CLIENTS:
                 holdings = join_small(holdings)
             return sum_updates(
                 map_in_threads(lambda each: self._sum_client(message, each), [*holdings], threads)

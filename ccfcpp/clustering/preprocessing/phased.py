@@ -29,7 +29,7 @@ def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
     if not problem.has_vectors or vectors.is_plain:
         return system.make(problem)
     (d,) = problem.image_shape
-    prepared = replace(problem, image_shape=(vectors.components or d,))
+    prepared = replace(problem, image_shape=(vectors.components or vectors.widened(d),))
     return PhasedClustering(VectorPhase(vectors, d), system.make(prepared))
 
 

@@ -1,6 +1,7 @@
-"""Imputation, scaling and principal components of vectors, fitted by sums over all clients.
+"""Categories, imputation, scaling and principal components of vectors, fitted by sums over clients.
 
-A vector x becomes (f(x) − m) A. f replaces missing values by the column's mean, and with the
+Columns of categories first become columns of 0 and 1 (``categories``). A vector x then becomes
+(f(x) − m) A. f replaces missing values by the column's mean, and with the
 setting ``unit`` divides a vector by its norm; m is the mean over all clients' vectors; A is
 diagonal to scale columns, or projects on principal components. The means of columns, m and A each
 take one exchange of sums, and are the same as if all vectors were in one place. For A, clients sum
@@ -16,12 +17,26 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.chunks import SumBlocks, blocks
+from ccfcpp.clustering.preprocessing.categories import (
+    TRIES,
+    VocabularyClientWork,
+    VocabularyServerWork,
+    one_hot,
+)
+from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Images, Metrics, ServerWork
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
+    Exchange,
+    Images,
+    Metrics,
+    ServerWork,
+)
 from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.update_format import Count, Part, Spec, Sum, UpdateFormat
@@ -31,27 +46,21 @@ _ROUNDING = 10 * torch.finfo(torch.float64).eps
 _LEAST = torch.finfo(torch.float64).tiny
 
 
-@dataclass(frozen=True)
-class PreprocessingParams:
-    """Fitted preprocessing: x, with missing values filled in, becomes (x − m) A.
+def expand(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
+    """Replace the last columns, codes of categories, by columns of 0 and 1; (samples, d), float64.
 
-    Attributes are None before they are fitted, or if they are not needed.
-
-    Attributes:
-        fill: Value that replaces missing ones in each column, float64 of shape (d,).
-        mean: Mean m, float64 of shape (d,).
-        factor: Scales of the columns (diagonal of A), float64 of shape (d,); or principal
-            components A of shape (d, components).
+    Without categories values stay as they are.
     """
-
-    fill: Tensor | None = None
-    mean: Tensor | None = None
-    factor: Tensor | None = None
+    values = values.double()
+    if not config.categories:
+        return values
+    numbers = values.shape[1] - len(config.categories)
+    return torch.cat([values[:, :numbers], one_hot(values[:, numbers:], known)], dim=1)
 
 
 def impute(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
     """Impute missing values, and normalise rows if configured; float64 of shape (samples, d)."""
-    values = values.double()
+    values = expand(config, known, values)
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
     return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
@@ -117,33 +126,42 @@ class VectorPhase(Phase[PreprocessingParams]):
     knowledge = PreprocessingParams
 
     def __init__(self, config: VectorsConfig, d: int) -> None:
-        if config.components is not None and config.components > d:
+        if config.components is not None and config.components > config.widened(d):
             raise UsageError(
                 KeyValue("vectors.components", config.components),
-                f" is more than the {d} columns: give at most {d}",
+                f" is more than the {config.widened(d)} columns: give fewer",
             )
-        self.config, self.d = config, d
+        # Of vectors whose categories have columns of their own.
+        self.config, self.d = config, config.widened(d)
         needed = [COLUMN_MEANS] if config.missing == "mean" else []
         if config.scale == "standard" or config.components is not None:
             needed += [MEANS, SPREADS]
         self.needed = needed
-        self.learns = bool(needed)
+        self.learns = bool(needed or config.categories)
 
     def is_learnt(self, known: PreprocessingParams) -> bool:
         """Return whether all preprocessing parameters are fitted."""
         return self.can_impute(known) and (SPREADS not in self.needed or known.factor is not None)
 
+    def can_expand(self, known: PreprocessingParams) -> bool:
+        """Return whether the categories' vocabulary is known, or not needed."""
+        return not self.config.categories or known.buckets is not None
+
     def can_impute(self, known: PreprocessingParams) -> bool:
         """Return whether the values that replace missing ones are fitted, or not needed."""
-        return COLUMN_MEANS not in self.needed or known.fill is not None
+        filled = COLUMN_MEANS not in self.needed or known.fill is not None
+        return self.can_expand(known) and filled
 
-    def last_exchanges(self) -> list["PreprocessingServerWork"]:
+    def last_exchanges(self) -> list[AnyServerWork]:
         """Return the server side of the exchanges that the settings need, in order."""
-        return [PreprocessingServerWork(self, exchange) for exchange in self.needed]
+        pooled = [VocabularyServerWork(self.config)] * (TRIES if self.config.categories else 0)
+        return [*pooled, *(PreprocessingServerWork(self, exchange) for exchange in self.needed)]
 
-    def client_works(self, context: ClientContext) -> list["PreprocessingClientWork"]:
+    def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """Return the client side of each exchange that the settings need."""
-        return [PreprocessingClientWork(context, fitting) for fitting in self.last_exchanges()]
+        pooled = [VocabularyClientWork(context, self.config)] if self.config.categories else []
+        fitted = (PreprocessingServerWork(self, exchange) for exchange in self.needed)
+        return [*pooled, *(PreprocessingClientWork(context, fitting) for fitting in fitted)]
 
     def samples(self, known: PreprocessingParams, client: Client) -> Tensor:
         """Return a client's vectors after preprocessing, of shape (samples, d or components)."""
@@ -165,24 +183,26 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
     def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
         """Return the rows whose sum, or sum of outer products, clients send; (samples, d)."""
         if self.exchange is COLUMN_MEANS:
-            return block.nan_to_num(nan=0.0)
+            return expand(self.phase.config, known, block).nan_to_num(nan=0.0)
         rows = impute(self.phase.config, known, block)
         if known.mean is None or self.exchange is MEANS:
             return rows
         centred = rows - known.mean
         return centred if self.outer else centred.square()
 
-    def counts(self, block: Tensor) -> Tensor:
+    def counts(self, known: PreprocessingParams, block: Tensor) -> Tensor:
         """Return 1 for each vector, (samples, 1); or for each value, 0 if missing, (samples, d)."""
         if self.exchange is COLUMN_MEANS:
-            return (~block.isnan()).double()
+            return (~expand(self.phase.config, known, block).isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
 
     def is_due(self, state: PreprocessingParams) -> bool:
         """Return whether the parameters that this exchange needs are fitted."""
         if self.exchange is SPREADS:
             return state.mean is not None
-        return self.exchange is COLUMN_MEANS or self.phase.can_impute(state)
+        if self.exchange is COLUMN_MEANS:
+            return self.phase.can_expand(state)
+        return self.phase.can_impute(state)
 
     def broadcast(self, state: PreprocessingParams) -> PreprocessingParams:
         """Return the message to clients: the preprocessing parameters fitted so far."""
@@ -213,13 +233,20 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
             factor = _principal_components(self.phase.config, state.mean, total)
         else:
             variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
-            factor = _one_over_deviation(state.mean, variances)
+            factor = _one_over_deviation(self.phase.config, state.mean, variances)
         return replace(state, factor=factor), {}
 
 
-def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
-    """Return 1 / standard deviation of each column, of shape (d,); 0 for constant columns."""
+def _one_over_deviation(config: VectorsConfig, mean: Tensor, variances: Tensor) -> Tensor:
+    """Return 1 / standard deviation of each column, of shape (d,); 0 for constant columns.
+
+    The columns of one category have one scale, so that their variances add up to 1.
+    """
     rounding = (_ROUNDING * mean).square()
+    if most := len(config.categories) * config.most_categories:
+        alike = variances[-most:].view(-1, config.most_categories)
+        alike = alike.sum(dim=1, keepdim=True).expand_as(alike)
+        variances = torch.cat([variances[:-most], alike.flatten()])
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 
@@ -233,7 +260,7 @@ def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> T
     covariance = (total.sums + total.sums.T) / (2 * count)
     factor = torch.ones_like(mean)
     if config.scale == "standard":
-        factor = _one_over_deviation(mean, covariance.diagonal())
+        factor = _one_over_deviation(config, mean, covariance.diagonal())
         covariance = factor.unsqueeze(1) * covariance * factor
     variances, vectors = torch.linalg.eigh(covariance)
     variances, vectors = variances.flip(0)[: config.components], vectors.flip(1)
@@ -266,7 +293,7 @@ class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
 
     def block(self, message: PreprocessingParams, images: Tensor) -> Sums:
         """Return the sums over a block of a client's vectors."""
-        rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
+        rows, counts = self.fitting.rows(message, images), self.fitting.counts(message, images)
         bounding, outer = self.context.bounding, self.fitting.outer
         if bounding is not None:
             rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows

@@ -333,7 +333,7 @@ def load_data(
     if spec.command == "cluster" and kind_of(place) == "vectors":
         vectors = validate(ClusterConfig, spec.config).vectors
         _owner_columns(vectors, own)
-        columns = VectorsConfig(label_column=own.label_column, missing=vectors.missing)
+        columns = vectors.model_copy(update={"label_column": own.label_column})
         return open_dataset(place, vectors=columns)
     section = spec.config.get("data")
     known = section.items() if isinstance(section, dict) else ()

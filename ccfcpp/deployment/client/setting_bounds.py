@@ -26,6 +26,8 @@ _SHAPES = (
     *("scan.normalisation", "crops.widths", "crops.hidden", "crops.latent", "crops.loss"),
     *("model.widths", "model.latent", "model.projector_width", "model.predictor_width"),
     "model.representation",
+    # A smaller one would tell rarer values of the columns with categories.
+    "vectors.rare",
 )
 """Settings of networks and pooled representations: only values of presets are accepted."""
 

@@ -14,8 +14,9 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
+from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
-from ccfcpp.clustering.preprocessing.vectors import PreprocessingParams, VectorPhase
+from ccfcpp.clustering.preprocessing.vectors import VectorPhase
 from ccfcpp.clustering.run import ClusteringRun
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import UsageError
@@ -234,6 +235,6 @@ def test_a_column_of_few_values_is_not_told() -> None:
     (work,) = VectorPhase(VectorsConfig(missing="mean"), 4).client_works(
         ClientContext(6, 1, least=5)
     )
-    told = work.local_sum(Task("", "", 0, 0), PreprocessingParams(), [client], Randomness(0))
+    told: Any = work.local_sum(Task("", "", 0, 0), PreprocessingParams(), [client], Randomness(0))
     assert told.counts.tolist() == [0, 6, 0, 6]
     assert told.sums.tolist() == [0, float(values[:, 1].sum()), 0, float(values[:, 3].sum())]

@@ -1,0 +1,183 @@
+"""Columns of categories as columns of 0 and 1, by a vocabulary that clients pool.
+
+A category is a code (``ccfcpp.data.categories``), and its bucket is a number below ``BUCKETS`` that
+the code determines. For each column of categories a client sends how many of its rows lie in each
+bucket, but 0 for buckets of fewer rows than ``vectors.rare``: so rare values stay with it. The
+vocabulary is the buckets with the most rows of all clients. Nobody learns the text of a category
+that does not hold it; somebody who guesses a text can compute its bucket.
+
+Two categories in one bucket would become one. Clients therefore also send sums of a second number
+of each category, which have a variance if the bucket has several; then all is repeated with
+other buckets.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.errors import FederationError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork, SummedWork, Task
+from ccfcpp.engine.payload import check_counts, sum_updates
+from ccfcpp.engine.update_format import Count, Spec, Sum, UpdateFormat
+
+BUCKETS = 1 << 15
+TRIES = 4
+"""Times that the vocabulary is pooled at most, each time with other buckets."""
+_CHECKS = 1 << 6
+"""Number of values of a category's second number."""
+_ODD = 0x9E3779B97F4A7C15 - (1 << 64)
+"""2^64 divided by the golden ratio, as int64: multiplication by it mixes the bits of a number."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CategoryCounts:
+    """What a client sends: sums over its rows by bucket, float64 of shape (columns, buckets).
+
+    Attributes:
+        counts: Number of rows.
+        checks: Sum of the categories' second numbers.
+        squares: Sum of the squares of these.
+    """
+
+    counts: Tensor
+    checks: Tensor
+    squares: Tensor
+
+
+VOCABULARY = Exchange(
+    "vocabulary",
+    PreprocessingParams,
+    CategoryCounts,
+    {"counts": Count(), "checks": Sum(), "squares": Sum()},
+    images="the vocabulary of vectors.categories has no noise: leave vectors.categories out",
+    once=True,
+)
+
+
+def bucket_and_check(codes: Tensor, salt: int) -> tuple[Tensor, Tensor]:
+    """Return the bucket and the second number of each category, int64 of the codes' shape.
+
+    Args:
+        codes: Codes of categories, float64; NaN is taken for 0.
+        salt: Chooses among the ways to assign codes to buckets.
+    """
+    mixed = codes.nan_to_num().long() + (salt + 1) * 0x632BE5AB
+    for _ in range(2):
+        mixed = mixed * _ODD
+        mixed = mixed ^ ((mixed >> 29) & ((1 << 35) - 1))
+    return mixed & (BUCKETS - 1), (mixed >> 24) & (_CHECKS - 1)
+
+
+def one_hot(codes: Tensor, known: PreprocessingParams) -> Tensor:
+    """Return columns of 0 and 1 for the categories of a vocabulary.
+
+    A category that the vocabulary lacks has 0 in all of them, a missing one NaN.
+
+    Args:
+        codes: Codes, float64 of shape (samples, columns).
+        known: Has the vocabulary, ``buckets`` of shape (columns, most).
+
+    Returns:
+        float64 of shape (samples, columns · most).
+    """
+    assert known.buckets is not None
+    buckets, _ = bucket_and_check(codes, known.salt)
+    slots = (buckets.unsqueeze(2) == known.buckets.to(codes.device)).double()
+    return torch.where(codes.isnan().unsqueeze(2), torch.nan, slots).flatten(1)
+
+
+@dataclass(frozen=True)
+class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, CategoryCounts]):
+    """Server side of exchange ``vocabulary``: choose the categories that become columns."""
+
+    config: VectorsConfig
+    exchange = VOCABULARY
+
+    def is_due(self, state: PreprocessingParams) -> bool:
+        """Return whether the vocabulary is not yet known."""
+        return state.buckets is None
+
+    def broadcast(self, state: PreprocessingParams) -> PreprocessingParams:
+        """Return the message to clients: how codes are assigned to buckets."""
+        return state
+
+    def update_format(self, message: PreprocessingParams) -> UpdateFormat:
+        """Return an update's shapes and dtypes: those of ``CategoryCounts``."""
+        shape = len(self.config.categories), BUCKETS
+        return dict.fromkeys(("counts", "checks", "squares"), Spec(torch.float64, shape))
+
+    def check(
+        self, message: PreprocessingParams, update: CategoryCounts, senders: Sequence[Member]
+    ) -> None:
+        """Refuse counts that are negative or exceed the number of the senders' rows."""
+        check_counts(update.counts.min(), senders)
+        check_counts(update.counts.sum(dim=1).max(), senders)
+
+    def aggregate(
+        self,
+        state: PreprocessingParams,
+        updates: Iterable[CategoryCounts],
+        randomness: Randomness,
+    ) -> tuple[PreprocessingParams, Metrics]:
+        """Return the state with the vocabulary; without, if a bucket has several categories.
+
+        Raises:
+            FederationError: The last try failed, too.
+        """
+        total = sum_updates(updates)
+        counts = total.counts.round()
+        variances = total.squares * counts - total.checks.square()
+        # Of integers, so that a single category gives 0 but for rounding of sums in fixed point.
+        if bool((variances > 0.5 * counts).any()):
+            if state.salt + 1 == TRIES:
+                raise FederationError(
+                    "two categories of a column cannot be told apart: a column of "
+                    "vectors.categories has thousands of values, so leave it out"
+                )
+            return replace(state, salt=state.salt + 1), {}
+        most = self.config.most_categories
+        # The most frequent first; of equals the lower bucket, whatever the sorting algorithm.
+        order = counts.argsort(dim=1, descending=True, stable=True)[:, :most]
+        kept = torch.where(counts.gather(1, order) > 0, order, -1)
+        return replace(state, buckets=F.pad(kept, (0, most - kept.shape[1]), value=-1)), {}
+
+
+@dataclass(frozen=True)
+class VocabularyClientWork(SummedWork[PreprocessingParams, CategoryCounts]):
+    """Client side of exchange ``vocabulary``: count a client's rows by bucket."""
+
+    context: ClientContext
+    config: VectorsConfig
+    exchange = VOCABULARY
+
+    def local_sum(
+        self,
+        task: Task,
+        message: PreprocessingParams,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> CategoryCounts:
+        """Return the sums over the clients' rows."""
+        return sum_updates(self.of_client(message, client.images) for client in clients)
+
+    def of_client(self, message: PreprocessingParams, values: Tensor) -> CategoryCounts:
+        """Return the sums over one client's rows; those over fewer than ``vectors.rare`` are 0."""
+        codes = values[:, -len(self.config.categories) :].double()
+        buckets, checks = bucket_and_check(codes, message.salt)
+        there = (~codes.isnan()).double()
+        rows = torch.stack([there, there * checks, there * checks.square()])
+        sums = rows.new_zeros(3, codes.shape[1], BUCKETS)
+        for column in range(codes.shape[1]):
+            sums[:, column].index_add_(1, buckets[:, column], rows[:, :, column])
+        least = max(self.config.rare, self.context.least)
+        return CategoryCounts(*(sums * (sums[:1] >= least)))

@@ -1,0 +1,91 @@
+"""Columns of categories and of dates, as numbers.
+
+A category becomes a code, a whole number that its text determines, so that all clients have the
+same one without a list of categories. Clients make columns of 0 and 1 of the codes when they
+preprocess vectors together.
+"""
+
+import hashlib
+import math
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.name_matching import canonical
+from ccfcpp.data.npz import NOTHING
+
+Array = NDArray[np.generic]
+CODE_BITS = 48
+"""Bits of a code: less than the largest coordinate that vectors without a scale may have."""
+DAY = 86400
+"""Seconds of a day."""
+
+
+def code(text: str) -> float:
+    """Return a category's code, a whole number below 2**48; NaN for a text that means "missing".
+
+    Example:
+        >>> code(" red") == code("red"), code("red") == code("blue"), code("NA")
+        (True, False, nan)
+    """
+    name = canonical(text)
+    # A truth value is written as True by pandas, and as true by others.
+    name = name.lower() if name.lower() in (*NOTHING, "true", "false") else name
+    if name in NOTHING:
+        return math.nan
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") >> (64 - CODE_BITS))
+
+
+def codes_of(cells: Array) -> NDArray[np.float64]:
+    """Return the codes of a column's cells, float64 of shape (rows,)."""
+    distinct, index = np.unique(cells.astype(np.str_), return_inverse=True)
+    return np.array([code(str(text)) for text in distinct])[index]
+
+
+def days_of(path: Path | str, name: str, cells: Array) -> NDArray[np.float64]:
+    """Return days from 1 January 1970 to each of a column's dates, float64 of shape (rows,).
+
+    Dates are written as in ISO 8601, such as 2026-01-31 or 2026-01-31T08:15:00+01:00; a time
+    without a zone is in UTC. They may be numpy's, too. A missing date is NaN.
+
+    Raises:
+        UsageError: A cell holds anything else.
+    """
+    if cells.dtype.kind == "M":
+        seconds = cells.astype("datetime64[us]").astype(np.float64) / 1e6
+        return np.where(np.isnat(cells), np.nan, seconds / DAY)
+    distinct, index = np.unique(cells.astype(np.str_), return_inverse=True)
+    try:
+        days = np.array([_day(text) for text in map(str.strip, map(str, distinct))])
+    except ValueError as error:
+        raise UsageError(
+            f"{path}: column {name!r} holds {str(error)[:40]!r}, which is no date: write dates as "
+            "2026-01-31, or leave the column out of --dates"
+        ) from None
+    return days[index]
+
+
+def _day(text: str) -> float:
+    """Convert one date to days; raise ``ValueError`` with the text if it is none."""
+    if text.lower() in NOTHING or text == "NaT":
+        return math.nan
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(text) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / DAY
+
+
+def date_of(day: float) -> str:
+    """Return the date that is a number of days after 1 January 1970, such as 2026-01-31.
+
+    Example:
+        >>> date_of(20484.5)
+        '2026-01-31'
+    """
+    return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(day)).isoformat()

@@ -1,0 +1,134 @@
+"""Columns of categories and dates in files and data frames."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.categories import code, codes_of, date_of, days_of
+from ccfcpp.data.columns import Roles, frame_numbers
+from ccfcpp.data.tables import read_vectors
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@given(st.lists(st.text(max_size=8), max_size=20))
+def test_equal_texts_have_equal_codes_and_others_do_not(texts: list[str]) -> None:
+    codes = codes_of(np.array(texts, np.str_))
+    for text, one in zip(texts, codes, strict=True):
+        assert one == code(text) or (np.isnan(one) and np.isnan(code(text)))
+        assert np.isnan(one) or (one == int(one) and 0 <= one < 2**48)
+    known = {code(text) for text in texts if not np.isnan(code(text))}
+    # Texts that differ in spaces at their ends, or as 1 and 1.0, are one category.
+    assert len(known) <= len(set(texts))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (" red", "red", True),
+        ("1.0", "1", True),
+        ("True", "true", True),
+        ("Red", "red", False),
+        ("gr\xf6\xdfe", "gro\u0308\xdfe", True),
+    ],
+)
+def test_which_texts_are_one_category(one: str, other: str, same: bool) -> None:
+    assert (code(one) == code(other)) == same
+
+
+@pytest.mark.parametrize("text", ["", " ", "NA", "nan", "None", "null"])
+def test_what_is_missing(text: str) -> None:
+    assert np.isnan(code(text))
+    assert np.isnan(days_of("x", "a", np.array([text]))).all()
+
+
+def test_columns_of_categories_come_last(tmp_path: Path) -> None:
+    text = "colour,size,born,smokes\nred,2,1970-01-03,True\nblue,3,2000-02-29T12:00:00Z,false\n"
+    data = read_vectors(
+        written(tmp_path / "x.csv", text), categories=["smokes", "colour"], dates=["born"]
+    )
+    assert data.columns == ("size", "born", "smokes", "colour")
+    assert data.vectors.tolist() == [
+        [2, 2, code("true"), code("red")],
+        [3, 11016.5, code("false"), code("blue")],
+    ]
+    assert date_of(11016.5) == "2000-02-29"
+
+
+def test_a_folder_has_one_order_of_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    written(folder / "north.csv", "kind,a\nx,1\n")
+    written(folder / "south.csv", "b,a,kind\n4,3,y\n")
+    with pytest.raises(UsageError, match=r"north\.csv has no column 'b', which other files have"):
+        read_vectors(folder, categories=["kind"])
+    data = read_vectors(folder, categories=["kind"], missing="mean")
+    assert data.columns == ("a", "b", "kind")
+    assert data.vectors[:, 2].tolist() == [code("x"), code("y")]
+
+
+def test_a_category_that_is_missing_is_refused_or_kept(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "a,kind\n1,x\n2,\n")
+    with pytest.raises(UsageError, match="column 'kind' holds nan in row 2"):
+        read_vectors(path, categories=["kind"])
+    kept = read_vectors(path, categories=["kind"], missing="mean").vectors
+    assert kept.isnan().tolist() == [[False, False], [False, True]]
+
+
+def test_spellings_that_look_alike_are_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "a,kind\n1,male\n2,Male\n3,male \n")
+    notes = read_vectors(path, categories=["kind"]).notes
+    assert any("values of 'kind' 'Male' and 'male'" in note for note in notes)
+
+
+FAULTS: dict[str, tuple[dict[str, list[str]], str]] = {
+    "no such column": ({"categories": ["shape"]}, "has no column 'shape': it has 'a', 'kind'"),
+    "no such date": ({"dates": ["born"], "categories": ["kind"]}, "has no column 'born'"),
+    "no date": ({"dates": ["kind"]}, "column 'kind' holds 'x', which is no date: write dates as"),
+    "named twice": ({"dates": ["kind"], "categories": ["kind"]}, "'kind' is named twice"),
+    "not named": ({}, "column 'kind' holds 'x', which is no number: name the column by --categ"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_is_one_line(tmp_path: Path, fault: str) -> None:
+    arguments, message = FAULTS[fault]
+    path = written(tmp_path / "x.csv", "a,kind\n1,x\n2,y\n")
+    with pytest.raises(UsageError, match=message) as raised:
+        read_vectors(path, **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+
+
+def test_parquet_and_frames_have_the_numbers_of_csv(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "colour": pandas.Categorical(["red", None, "blue"]),
+            "a": [1.5, 2.0, 3.0],
+            "smokes": [True, False, True],
+            "born": [pandas.Timestamp("1970-01-02"), pandas.Timestamp("1999-12-31 06:00"), None],
+            "grade": [1, 2, 1],
+        }
+    )
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.to_parquet(tmp_path / "y.parquet", index=False)
+    roles = Roles(categories=("grade", "smokes", "colour"), dates=("born",), missing="mean")
+    csv, parquet = (
+        read_vectors(
+            tmp_path / name, categories=roles.categories, dates=roles.dates, missing="mean"
+        )
+        for name in ("x.csv", "y.parquet")
+    )
+    assert csv.columns == parquet.columns == ("a", "born", "grade", "smokes", "colour")
+    wanted = csv.vectors.numpy()
+    np.testing.assert_array_equal(parquet.vectors.numpy(), wanted)
+    np.testing.assert_array_equal(frame_numbers("X", frame, csv.columns, roles), wanted)
+    assert wanted[:2, 1].tolist() == [1, 10956.25]
+    assert wanted[0, 2] == code("1")
