@@ -161,6 +161,7 @@ METHODS: Registry[System] = Registry(
         "fed-km": "ccfcpp.clustering.systems.pooled.systems:FED_KM",
         "fed-fcm": "ccfcpp.clustering.systems.pooled.systems:FED_FCM",
         "fed-em": "ccfcpp.clustering.systems.pooled.systems:FED_EM",
+        "spp-fgc": "ccfcpp.clustering.systems.spp_fgc.systems:SPP_FGC",
     },
     "ccfcpp.clustering.methods:System",
 )

@@ -182,6 +182,10 @@ class VectorsConfig(Section):
     """Names of columns with dates, in the form 2026-01-31; they become days since 1970."""
     most_categories: Annotated[int, Field(ge=1, le=1000)] = 20
     """Number of categories of a column that become columns of their own, the most frequent."""
+    category_weight: PositiveNumber | None = None
+    """Number in place of 1 in the columns of a category, which are then not scaled: two rows of
+    different categories have a squared distance of twice its square. If null: scaled as ``scale``
+    says."""
     rare: Positive = 5
     """Rows of a client that a category needs; the client keeps rarer ones to itself."""
     missing: Literal["refuse", "mean"] = "refuse"
@@ -200,7 +204,7 @@ class VectorsConfig(Section):
         if self.components is None:
             yield "vectors.whiten", require_other("vectors.components", None)
         if not self.categories:
-            for key in ("most_categories", "rare"):
+            for key in ("most_categories", "category_weight", "rare"):
                 yield f"vectors.{key}", require_other("vectors.categories", ())
 
     @property
@@ -209,9 +213,14 @@ class VectorsConfig(Section):
         plain = self.missing == "refuse" and self.scale == "none" and self.components is None
         return plain and not self.categories
 
+    @property
+    def slots(self) -> int:
+        """Number of columns of 0 and 1 that the columns of categories become, the last ones."""
+        return len(self.categories) * self.most_categories
+
     def widened(self, columns: int) -> int:
         """Return the number of columns after those of categories have become columns of 0 and 1."""
-        return columns + len(self.categories) * (self.most_categories - 1)
+        return columns - len(self.categories) + self.slots
 
 
 class ViewsConfig(Section):

@@ -54,6 +54,7 @@ OPAQUE = {"fed-dcn": "decoder"}
 """Systems whose server needs this part of each client, beside others that can be falsified."""
 SUMS_ALONE = ("fed-scan", "fed-emp", "feddp-kmeans", "fed-km", "fed-fcm", "fed-em")
 """Systems of which the server needs sums that no robust mean stands for."""
+GANS = ("sda-fc-km", "sda-fc-fcm", "ppfc-gan")
 MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
 
@@ -419,14 +420,14 @@ def test_every_system_is_defended_and_attacked_or_says_why_not(method: str) -> N
     known = [
         work.exchange for work in clustering_run(tiny(method, GROUP)).client_side.works.values()
     ]
-    sends_images = METHODS[method].centralised or "gan" in method or "sda" in method
+    opaque = METHODS[method].centralised or method in ("spp-fgc", *GANS)
     acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
-    assert acted == (set() if sends_images else set(ATTACKS) - NO_SIZES.get(method, set()))
+    assert acted == (set() if opaque else set(ATTACKS) - NO_SIZES.get(method, set()))
     defended = {"bound"} if method in SUMS_ALONE else set(RULES)
     if method in OPAQUE:
         defended = set()
     for rule in RULES:
-        if rule not in defended or sends_images:
+        if rule not in defended or opaque:
             with pytest.raises(UsageError, match=f"defence.rule = {rule}"):
                 Defence(defence_of(rule), method, known, len(MEMBERS))
         elif rule in ("bound", "median"):

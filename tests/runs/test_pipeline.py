@@ -15,7 +15,7 @@ from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.run import AnyRun
 from supervised.api import CLASSIFICATION
 
-FIXED = ("km", "fcm", "k-fed")
+FIXED = ("km", "fcm", "k-fed", "spp-fgc")
 """Systems that take one round, whatever their settings."""
 
 

@@ -55,7 +55,8 @@ def expand(config: VectorsConfig, known: PreprocessingParams, values: Tensor) ->
     if not config.categories:
         return values
     numbers = values.shape[1] - len(config.categories)
-    return torch.cat([values[:, :numbers], one_hot(values[:, numbers:], known)], dim=1)
+    slots = one_hot(values[:, numbers:], known) * (config.category_weight or 1.0)
+    return torch.cat([values[:, :numbers], slots], dim=1)
 
 
 def impute(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
@@ -228,7 +229,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         if self.exchange is COLUMN_MEANS:
             return replace(state, fill=total.mean), {}
         if state.mean is None or self.exchange is MEANS:
-            return replace(state, mean=total.mean), {}
+            return replace(state, mean=self._centre(total.mean)), {}
         if self.outer:
             factor = _principal_components(self.phase.config, state.mean, total)
         else:
@@ -236,17 +237,27 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
             factor = _one_over_deviation(self.phase.config, state.mean, variances)
         return replace(state, factor=factor), {}
 
+    def _centre(self, mean: Tensor) -> Tensor:
+        """Return the centre m of vectors: their mean, but 0 in columns that are not scaled."""
+        config = self.phase.config
+        if config.category_weight is None or config.components is not None:
+            return mean
+        return torch.cat([mean[: -config.slots], torch.zeros_like(mean[-config.slots :])])
+
 
 def _one_over_deviation(config: VectorsConfig, mean: Tensor, variances: Tensor) -> Tensor:
     """Return 1 / standard deviation of each column, of shape (d,); 0 for constant columns.
 
-    The columns of one category have one scale, so that their variances add up to 1.
+    The columns of one category have one scale, so that their variances add up to 1; or 1 with
+    ``vectors.category_weight``.
     """
     rounding = (_ROUNDING * mean).square()
-    if most := len(config.categories) * config.most_categories:
-        alike = variances[-most:].view(-1, config.most_categories)
+    if config.slots:
+        alike = variances[-config.slots :].view(-1, config.most_categories)
         alike = alike.sum(dim=1, keepdim=True).expand_as(alike)
-        variances = torch.cat([variances[:-most], alike.flatten()])
+        if config.category_weight is not None:
+            alike = torch.ones_like(alike)
+        variances = torch.cat([variances[: -config.slots], alike.flatten()])
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 

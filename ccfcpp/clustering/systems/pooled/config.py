@@ -22,6 +22,15 @@ class MeansConfig(Section):
     else 1."""
 
 
+class PrototypesConfig(MeansConfig):
+    """Settings of exact k-means, and of k-prototypes."""
+
+    modes: bool = False
+    """Whether a centroid has, in place of shares of a column's categories, the most frequent one of
+    its cluster: k-prototypes (Huang, 1998), whose weight of a category is
+    twice the square of ``vectors.category_weight``."""
+
+
 class MixtureConfig(Section):
     """Settings of Gaussian mixtures, as of scikit-learn's ``GaussianMixture``."""
 

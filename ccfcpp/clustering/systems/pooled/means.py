@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import (
@@ -29,8 +30,9 @@ from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.restarts import SumTrials
 from ccfcpp.clustering.kmeans.server import assign_points
-from ccfcpp.clustering.systems.pooled.config import MeansConfig
+from ccfcpp.clustering.systems.pooled.config import MeansConfig, PrototypesConfig
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, InitBySums
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -93,9 +95,11 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
 
     Attributes:
         least: Smallest possible sum of weights of a cluster that has points.
+        vectors: Settings of vectors whose centroids have modes of categories; None: means alone.
     """
 
     least: float
+    vectors: VectorsConfig | None = None
     exchange = MEANS
 
     def broadcast(self, state: CentroidState) -> CentroidState:
@@ -112,8 +116,27 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
         """Move each centroid to the mean of its points, unless it has none; report how far."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
+        if self.vectors is not None:
+            centroids = with_modes(self.vectors, centroids)
         moved = float((centroids - before).abs().max())
         return replace(state, centroids=centroids, moved=moved), {"moved": moved}
+
+
+def with_modes(vectors: VectorsConfig, centroids: Tensor) -> Tensor:
+    """Replace each centroid's shares of a column's categories by the most frequent category.
+
+    It is the update of k-prototypes (Huang, *Extensions to the k-means algorithm for clustering
+    large data sets with categorical values*, 1998). Of equally frequent categories the first wins.
+
+    Args:
+        vectors: Settings of the vectors, with columns of categories.
+        centroids: Means of clusters, of shape (k, d); the last columns are those of categories.
+    """
+    columns = len(centroids), -1, vectors.most_categories
+    shares = centroids[:, -vectors.slots :].reshape(columns)
+    modes = F.one_hot(shares.argmax(dim=2), vectors.most_categories) * (shares > 0)
+    slots = modes.to(centroids) * (vectors.category_weight or 1.0)
+    return torch.cat([centroids[:, : -vectors.slots], slots.flatten(1)], dim=1)
 
 
 class ExactMeans(InitBySums[CentroidState]):
@@ -143,6 +166,8 @@ class ExactMeans(InitBySums[CentroidState]):
         # With noise, the exchanges of each initialisation would spend some of the privacy budget.
         self.starts = 1 if problem.noisy else self.config.starts or starts
         self.steps_per_round = steps_per_round
+        has_modes = isinstance(self.config, PrototypesConfig) and self.config.modes
+        self.vectors = problem.config.section(VectorsConfig) if has_modes else None
         self.rounds = 1 - (-(self.config.rounds - 1) // steps_per_round)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
@@ -152,7 +177,7 @@ class ExactMeans(InitBySums[CentroidState]):
     def steps(self, number: int) -> Sequence[AnyServerWork]:
         """Return the steps of a round; the first round only computes initial centroids."""
         left = self.config.rounds - 1 - (number - 1) * self.steps_per_round
-        return [MoveMeans(self.least)] * min(self.steps_per_round, left)
+        return [MoveMeans(self.least, self.vectors)] * min(self.steps_per_round, left)
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of the initialisation and of the steps."""

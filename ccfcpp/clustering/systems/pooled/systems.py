@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import MembershipConfig
 from ccfcpp.clustering.methods import System, lazy, unused_if_absent
-from ccfcpp.clustering.systems.pooled.config import MeansConfig, MixtureConfig
+from ccfcpp.clustering.systems.pooled.config import MeansConfig, MixtureConfig, PrototypesConfig
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
-from ccfcpp.core.config import Unused, require
+from ccfcpp.core.config import RunConfig, Unused, VectorsConfig, fits_always, require
+from ccfcpp.core.errors import KeyValue, UsageError
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.config import ClusterConfig
@@ -24,14 +25,34 @@ def unused_of_means(config: ClusterConfig) -> Unused:
         yield "means.starts", [require("privacy.level", "none")]
 
 
+def _check_modes(config: RunConfig) -> None:
+    """Raise a ``UsageError`` if centroids cannot have modes, since categories are not 0 or 1."""
+    if not config.section(PrototypesConfig).modes:
+        return
+    vectors = config.section(VectorsConfig)
+    if vectors.category_weight is None or not vectors.categories:
+        raise UsageError(
+            KeyValue("means.modes", True),
+            " needs columns of categories with a weight: give --categories and ",
+            KeyValue("vectors.category_weight", 0.5, advised=True),
+        )
+    if vectors.scale == "unit" or vectors.components is not None:
+        raise UsageError(
+            KeyValue("means.modes", True),
+            " needs categories as they are: leave out vectors.components and ",
+            KeyValue("vectors.scale", "unit"),
+        )
+
+
 FED_KM = System(
     title="Fed-KM",
     sends="sums and counts by cluster",
     kinds=("pixels", "sums"),
     make=lazy(_MEANS, "ExactMeans", "hard_weights"),
-    sections={"pixels": PixelsConfig, "means": MeansConfig},
+    sections={"pixels": PixelsConfig, "means": PrototypesConfig},
     ignores=("pixels.assignment",),
     unused=unused_of_means,
+    check=_check_modes,
     rounds="means.rounds",
     counts=lambda config: True,
     takes=("images", "vectors"),
@@ -40,6 +61,7 @@ FED_KM = System(
 FED_FCM = replace(
     FED_KM,
     title="Fed-FCM",
+    check=fits_always,
     make=lazy(_MEANS, "ExactFuzzyMeans", "fuzzy_weights"),
     sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": MembershipConfig},
     soft=True,
@@ -48,6 +70,7 @@ FED_FCM = replace(
 FED_EM = replace(
     FED_KM,
     title="Fed-EM",
+    check=fits_always,
     sends="sums, counts and scatters by cluster",
     make=lazy("ccfcpp.clustering.systems.pooled.mixture", "GaussianMixtures"),
     sections={"pixels": PixelsConfig, "mixture": MixtureConfig},
