@@ -285,7 +285,10 @@ def check_missing(
     apart = {line for names in together for line in describe_spellings(names, "columns")}
     why = [line for line in describe_spellings([*own, lacking], "columns") if line not in apart]
     if not set(wanted).intersection(own):
-        why.append("none of those that others have: call columns the same everywhere")
+        why.append(
+            "none of those that others have: call columns the same everywhere (clients with other "
+            "columns of the same rows, vertical data, are not supported)"
+        )
     if why:
         raise UsageError(f"{path} has no column {lacking!r}, and {why[0]}")
 
