@@ -144,3 +144,13 @@ def test_a_server_chooses_no_text_column(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("text,notes\na,b\n")
     with pytest.raises(ForbiddenError, match="give --text-column notes"):
         load_data(spec, str(tmp_path / "own.csv"), encoder="torchvision:resnet18")
+
+
+def test_a_server_cannot_ask_for_rare_categories(tmp_path: Path) -> None:
+    """A category that one of a client's rows has would tell of this row."""
+    for rare, status in ((1, "forbidden"), (5, "done")):
+        (tmp_path / str(rare)).mkdir()
+        run: Tree = {"categories": ["patient"], "rare": rare}
+        answer = asked(tmp_path / str(rare), run, VectorsConfig())
+        assert answer.status == status
+        assert ("vectors.rare=1" in answer.reason) == (rare == 1)
