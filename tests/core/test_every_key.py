@@ -41,10 +41,6 @@ _CLUSTERING: Tree = {
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 2,
     },
     "dcn": {"widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1},
-    "feddcn": {
-        "widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1, "batch_size": 8,
-        "embedding": "none", "synthetic": 30, "rounds": 2, "local_epochs": 1, "patience": 1,
-    },
     "scan": {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2,
         "batch": 20, "neighbours": 3, "mine_every": 2, "learning_rate": 0.01,
@@ -98,7 +94,6 @@ VARIANTS: dict[str, list[Tree]] = {
     "fed-km on vectors": [{"vectors": {"components": 2}}, {"partition": {"kind": "folders"}}],
     "fed-scan on vectors": [{"scan": {"encoder": "linear"}}],
     "ffcm-avg on vectors": [{"availability": {"dropout_rate": 0.4}}],
-    "fed-dcn": [{"feddcn": {"embedding": "umap", "neighbours": 5}}, {"feddcn": {"stop": "last"}}],
     "k-fed": [{"defence": {"rule": "bound"}}],
     "ffcm-km": [{"defence": {"rule": "bound"}}],
     "fedavg": [

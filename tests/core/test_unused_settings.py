@@ -78,7 +78,7 @@ def complaint(
             "fed-scan",
             "compute.cohort=3",
             "compute.cohort = 3 has no effect on fed-scan: leave it out, or take one of sda-fc-km, "
-            "sda-fc-fcm, ppfc-gan, fed-dcn, ccfc, ccfc++",
+            "sda-fc-fcm, ppfc-gan, ccfc, ccfc++",
         ),
         (
             "ccfc++",

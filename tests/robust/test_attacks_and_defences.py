@@ -50,8 +50,6 @@ REFINEMENT = refinement_exchange(unit_length=True)
 STEP = Exchange("step, trip 1", StepMessage, Contribution, PARTS)
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
 NO_SIZES = {"k-fed": {"false-sizes"}}
-OPAQUE = {"fed-dcn": "decoder"}
-"""Systems whose server needs this part of each client, beside others that can be falsified."""
 SUMS_ALONE = ("fed-scan", "fed-emp", "feddp-kmeans", "fed-km", "fed-fcm", "fed-em")
 """Systems of which the server needs sums that no robust mean stands for."""
 GANS = ("sda-fc-km", "sda-fc-fcm", "ppfc-gan")
@@ -424,8 +422,6 @@ def test_every_system_is_defended_and_attacked_or_says_why_not(method: str) -> N
     acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
     assert acted == (set() if opaque else set(ATTACKS) - NO_SIZES.get(method, set()))
     defended = {"bound"} if method in SUMS_ALONE else set(RULES)
-    if method in OPAQUE:
-        defended = set()
     for rule in RULES:
         if rule not in defended or opaque:
             with pytest.raises(UsageError, match=f"defence.rule = {rule}"):

@@ -49,10 +49,6 @@ TINY: Tree = {
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 3,
     },
     "dcn": {"widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2},
-    "feddcn": {
-        "widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2, "batch_size": 16,
-        "embedding": "none", "synthetic": 30, "rounds": 2, "local_epochs": 1,
-    },
     "scan": {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 6, "steps_per_round": 3,
         "batch": 20, "neighbours": 3, "mine_every": 2,

@@ -1,1 +1,0 @@
-"""FedDCN: deep clustering networks at the clients, then at the server, then in rounds."""
