@@ -204,7 +204,7 @@ def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -
         raise UsageError(f"{where} has no column {lacking[0]!r}, which the model needs")
     columns = []
     for name in wanted:
-        cells = np.asarray(frame[given[name]])
+        cells = np.asarray(frame[[given[name]]]).reshape(-1)
         if name in roles.categories:
             cells = codes_of(cells)
         elif name in roles.dates:
