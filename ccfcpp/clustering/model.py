@@ -160,9 +160,12 @@ class Model:
     def _as_array(self, images: Any) -> NDArray[Any]:
         """Return samples as an array; select and order a data frame's columns as the model's."""
         names = getattr(images, "columns", None)
+        vectors = self.problem.config.section(VectorsConfig)
+        if names is None and (vectors.categories or vectors.dates):
+            raise UsageError("the model has columns of categories or dates: give a data frame")
         if names is None or not self.columns:
             return np.asarray(images)
-        roles = Roles.of(self.problem.config.section(VectorsConfig))
+        roles = Roles.of(vectors)
         return frame_numbers(
             "the data frame", images, known_names("the model", self.columns), roles
         )

@@ -288,6 +288,8 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
         FederatedClustering.load(tmp_path / "saved").predict(frame), model.labels_
     )
     assert np.array_equal(load_model(tmp_path / "saved").assign(frame), model.labels_)
+    with pytest.raises(UsageError, match="categories or dates: give a data frame"):
+        load_model(tmp_path / "saved").assign(np.eye(3))
     with pytest.raises(UsageError, match="X has no column 'born', which the model needs"):
         model.predict(frame[["colour", "size"]])
     with pytest.raises(UsageError, match="name columns: give a data frame"):
