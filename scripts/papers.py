@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
 MARKER = "<!-- what follows is made by scripts/papers.py -->\n"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Entry = Mapping[str, Any]
-"""What ``ccfcpp reproduce --json`` prints of a table or figure."""
+"""A table or figure, as ``ccfcpp reproduce --json`` prints it."""
 
 
 @app.command()

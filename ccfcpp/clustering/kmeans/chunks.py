@@ -20,8 +20,8 @@ from ccfcpp.engine.threads import map_in_threads
 _NUMBERS_AT_A_TIME = 1 << 20
 """8 MB of float64, which fit into the cache; larger blocks are slower."""
 _FEW_NUMBERS, _MANY_CLIENTS = 1 << 13, 256
-"""Of more clients than these, some that together have no more numbers are summed as one: a call
-costs more than its arithmetic."""
+"""Where there are more clients than the second number, some that together have no more numbers than
+the first are summed as one: a call costs more than its arithmetic."""
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CategoryCounts:
-    """What a client sends: sums over its rows by bucket, float64 of shape (columns, buckets).
+    """Update of a client: sums over its rows by bucket, float64 of shape (columns, buckets).
 
     Attributes:
         counts: Number of rows.

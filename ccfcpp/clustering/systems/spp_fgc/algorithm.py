@@ -53,7 +53,7 @@ from ccfcpp.plugin import (
 
 @dataclass(frozen=True)
 class GraphState:
-    """What the server knows: centroids, and the prototypes of all clients with their clusters.
+    """State of the server: centroids, and the prototypes of all clients with their clusters.
 
     Attributes:
         centroids: Mean of each cluster's prototypes, of shape (at most k, dimensions).
@@ -68,7 +68,7 @@ class GraphState:
 
 @dataclass(frozen=True)
 class GraphUpdate:
-    """What a client with n records sends.
+    """Update of a client with n records.
 
     Attributes:
         neighbours: Numbers of each record's neighbours, int64 of shape (n, m).
@@ -101,7 +101,7 @@ def client_graph(points: Tensor, m: int, components: int | None) -> Tensor:
 
 @dataclass(frozen=True)
 class SendGraph(ClientWork[Nothing, GraphUpdate]):
-    """What clients do: each learns a graph and a mixture of its records."""
+    """Client side: each client learns a graph and a mixture of its records."""
 
     system: "SppFgc"
     exchange = GRAPHS

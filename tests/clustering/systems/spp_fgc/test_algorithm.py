@@ -107,7 +107,7 @@ def test_the_spread_is_that_of_the_covariance_about_the_means(n: int, d: int, se
 
 @given(st.floats(0.1, 10), st.integers(1, 9), SEEDS)
 def test_links_are_those_of_the_divergence_of_gaussians(v: float, d: int, seed: int) -> None:
-    """Of N(μ, v) and N(ν, v) in d dimensions: tr C = d v, tr C² = d v²."""
+    """N(μ, v) and N(ν, v) in d dimensions have tr C = d v and tr C² = d v²."""
     means, sizes = normal(seed, 3, 2), torch.tensor([1, 2, 4])
     found = prototypes.links_between(means, sizes, torch.tensor([d * v, d * v**2]).double())
     for p in range(3):
