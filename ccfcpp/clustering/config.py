@@ -216,6 +216,15 @@ class ClusterConfig(RunConfig):
         return self
 
     @model_validator(mode="after")
+    def _no_encoder_with_categories(self) -> Self:
+        if self.data.encoder and (named := (*self.vectors.categories, *self.vectors.dates)):
+            raise UsageError(
+                f"column {named[0]!r} of categories or dates has no effect on what an encoder "
+                "embeds: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _no_noise_with_categories(self) -> Self:
         if self.vectors.categories and self.privacy.level != "none":
             raise UsageError(

@@ -243,7 +243,9 @@ def find_vector_columns(
     if lacking and roles.missing == "mean":
         check_missing(path, names, chosen, lacking[0], (names, chosen))
         chosen = tuple(name for name in chosen if name in names)
-    special = (*roles.categories, *roles.dates) if roles.missing == "refuse" and written else ()
+    # Another file may have the column if this one has names and may lack some.
+    required = roles.missing == "refuse" or not written
+    special = (*roles.categories, *roles.dates) if required else ()
     for name in (*roles.named, *chosen, *special):
         if name not in names:
             shown = list_first([*map(repr, names)])

@@ -1,6 +1,7 @@
 """Columns of categories and dates in files and data frames."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +73,17 @@ def test_a_folder_has_one_order_of_columns(tmp_path: Path) -> None:
     data = read_vectors(folder, categories=["kind"], missing="mean")
     assert data.columns == ("a", "b", "kind")
     assert data.vectors[:, 2].tolist() == [code("x"), code("y")]
+
+
+@pytest.mark.parametrize("missing", ["refuse", "mean"])
+@pytest.mark.parametrize("role", ["categories", "dates"])
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "1,2\n3,4\n"])
+def test_a_name_that_no_column_has_is_refused(
+    text: str, role: str, missing: str, tmp_path: Path
+) -> None:
+    arguments: dict[str, Any] = {role: ["colour"], "missing": missing}
+    with pytest.raises(UsageError, match="has no column 'colour': it has"):
+        read_vectors(written(tmp_path / "x.csv", text), **arguments)
 
 
 def test_a_category_that_is_missing_is_refused_or_kept(tmp_path: Path) -> None:

@@ -151,6 +151,13 @@ def test_a_state_that_was_packed_goes_on() -> None:
         assert torch.equal(state.centroids, whole.centroids)
 
 
+def test_an_encoder_is_refused() -> None:
+    """The last columns of an embedding are no codes."""
+    tree: Tree = {"data": {"encoder": "torchvision:resnet18"}, "vectors": {"categories": ["a"]}}
+    with pytest.raises(UsageError, match="has no effect on what an encoder embeds"):
+        plan("fed-km", 2, tree)
+
+
 def test_noise_is_refused_with_the_means_that_exist() -> None:
     with pytest.raises(UsageError, match=r"privacy\.level = client is refused with vectors\.cat"):
         plan("fed-km", 2, {"vectors": {"categories": ["a"]}, "privacy": {"level": "client"}})
