@@ -1,0 +1,214 @@
+"""FedDCN: deep clustering networks at the clients, then at the server, then in rounds.
+
+Source: *FedDCN* (arXiv 2609.21829), "the paper", and its public code.
+
+Each client trains an autoencoder by itself, and sends its decoder, and of each cluster of latents
+the centroid, a deviation and a number of points. With samples that decoders make of latents drawn
+near the centroids, and their embedding by UMAP, the server trains the global autoencoder. In later
+rounds clients train it on own and as many synthetic samples, and the server averages it; then
+clients run k-means on the latents, and the server on their centroids.
+
+A decoder can memorise its client's samples. The server can draw any number of samples from it, and
+all clients get the synthetic ones. Later models give away what any averaged autoencoder does.
+
+The paper delivers the round of the highest accuracy. That needs labels, and is no rule here; where
+there are labels, a run's summary has the best round by its scores beside the last one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.kmeans.centroids import check_near, check_update, required_centroids
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.kmeans.server import kmeans, nearest
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, local_training_exchange
+from ccfcpp.clustering.systems.ccfc.server import ModelAggregation
+from ccfcpp.clustering.systems.fed_dcn.network import LocalClusters, Trainer, embed, part_of
+from ccfcpp.clustering.systems.shallow.k_fed import LocalCentroids
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Metrics, ServerWork, Task
+from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes, format_of
+from ccfcpp.models.state import random_state
+
+
+@dataclass(frozen=True)
+class DCNState(EncoderState):
+    """State of the server, and without ``best`` the message to clients.
+
+    Attributes:
+        synthetic: Synthetic samples, uint8 images or float vectors; None before there are any.
+        best: The round with the least Davies-Bouldin index so far; ``index`` is that index.
+    """
+
+    synthetic: Tensor | None = None
+    best: EncoderState | None = None
+    index: float | None = None
+
+    @property
+    def public(self) -> Self:
+        """A copy to send to clients."""
+        return replace(self, best=None)
+
+
+OWN_NETWORK = Exchange("own network", DCNState, LocalClusters)
+TRAINING = replace(local_training_exchange("training", with_centroids=False), message=DCNState)
+CENTROIDS = Exchange("centroids", DCNState, LocalCentroids, {"centroids": Votes()})
+
+
+@dataclass(frozen=True)
+class EachClient(ClientWork[DCNState, Any]):
+    """Client side of an exchange in which each client answers by itself."""
+
+    exchange: Exchange[Any, Any]
+    answer: Callable[[DCNState, Client, Randomness], object]
+
+    def local_updates(
+        self, task: Task, message: DCNState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[object]:
+        """Return each client's answer."""
+        return [self.answer(message, one, randomness.of_client(one.id)) for one in clients]
+
+
+@dataclass(frozen=True)
+class ServerClusters(ServerWork[DCNState, DCNState, Any]):
+    """Server side of the clients' own networks, or of the centroids of a round."""
+
+    system: "FedDCN"
+    exchange: Exchange[DCNState, Any]
+
+    def broadcast(self, state: DCNState) -> DCNState:
+        """Return the message to clients."""
+        return state.public
+
+    def update_format(self, message: DCNState) -> UpdateFormat:
+        """Return an update's shapes and dtypes: at most k centroids, or clusters with a decoder."""
+        rows = Rows(self.system.problem.clusters)
+        form = {"centroids": Spec(torch.float32, (rows, self.system.config.latent))}
+        if self.exchange is CENTROIDS:
+            return form
+        form |= {"sizes": Spec(torch.float64, (rows,)), "deviations": Spec(torch.float32, (rows,))}
+        return form | format_of(part_of(message.model, "decoder"), "decoder/")
+
+    def check(self, message: DCNState, update: Any, senders: Sequence[Member]) -> None:
+        """Refuse clusters that cannot be those of the senders' samples."""
+        check_near(update.centroids)
+        if self.exchange is OWN_NETWORK:
+            check_update(update, senders)
+
+    def aggregate(
+        self, state: DCNState, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[DCNState, Metrics]:
+        """Train on synthetic samples, or run k-means over centroids; then judge the round."""
+        if self.exchange is OWN_NETWORK:
+            state = self.system.begin(state, list(updates), randomness)
+        else:
+            votes, before = [own.centroids for own in updates], required_centroids(state.centroids)
+            seed = randomness.integer("k-means")
+            moved = kmeans(torch.cat(votes), len(before), seed=seed, init=before)
+            state = replace(state, centroids=moved.centroids.float())
+        return self.system.judge(state, randomness.round)
+
+
+class FedDCN(ClusteringAlgorithm[DCNState]):
+    """FedDCN: a global autoencoder from synthetic samples, then rounds of deep clustering."""
+
+    state_type = DCNState
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.dcn = problem, Trainer(problem)
+        self.config, self.rounds = self.dcn.config, self.dcn.config.rounds
+        rule = CentroidRule(CentroidConfig(), problem.clusters)
+        self.average = ModelAggregation(TRAINING, rule, self.config.latent, with_centroids=False)
+
+    def initial_state(self, randomness: Randomness) -> DCNState:
+        """Return random weights; refuse UMAP where it is not installed."""
+        if self.config.embedding == "umap" and find_spec("umap") is None:
+            needs = " needs umap-learn: pip install '.[umap]', or give dcn.embedding = none"
+            raise UsageError(KeyValue("dcn.embedding", "umap"), needs)
+        drawn = randomness.generator("model")
+        return DCNState(random_state(self.dcn.make_model, drawn, self.problem.device))
+
+    def exchanges(self, number: int, state: DCNState) -> Sequence[ServerWork[Any, Any, Any]]:
+        """Return the clients' own networks, or after the first round training and centroids."""
+        later = self.average, ServerClusters(self, CENTROIDS)
+        return later if number else [ServerClusters(self, OWN_NETWORK)]
+
+    def has_converged(self, state: DCNState) -> bool:
+        """Return whether the index has not fallen for as many rounds as are waited."""
+        best = state.version if state.best is None else state.best.version
+        return state.version - best >= self.config.patience
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """Return the client side: own networks, training, and k-means."""
+        works = (OWN_NETWORK, self._own), (TRAINING, self._train), (CENTROIDS, self._cluster)
+        return ClientSide.of(*(EachClient(exchange, answer) for exchange, answer in works))
+
+    def _own(self, known: DCNState, client: Client, source: Randomness) -> LocalClusters:
+        model, centroids = self.dcn.train(known.model, client.images, source)
+        return self.dcn.describe(model, client.images, centroids)
+
+    def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
+        samples, to = beside(known, client, source), (required_centroids(known.centroids), None)
+        epochs = self.config.local_epochs
+        model, loss = self.dcn.descend(known.model, samples, epochs, source, to)
+        return TrainingUpdate(model, len(client), loss)
+
+    def _cluster(self, known: DCNState, client: Client, source: Randomness) -> LocalCentroids:
+        samples = beside(known, client, source)
+        return LocalCentroids(self.dcn.find(known.model, samples, source, known.centroids))
+
+    def begin(self, state: DCNState, sent: Sequence[LocalClusters], source: Randomness) -> DCNState:
+        """Draw synthetic samples, embed them, and train the global autoencoder on them."""
+        synthetic, targets = self.dcn.draw(sent, source.generator("synthetic samples")), None
+        if self.config.embedding == "umap":
+            targets = embed(synthetic, self.config.latent, source.integer("embedding"))
+        model, centroids = self.dcn.train(state.model, synthetic, source, targets)
+        return replace(state, model=model, centroids=centroids, synthetic=synthetic)
+
+    def judge(self, state: DCNState, number: int) -> tuple[DCNState, Metrics]:
+        """Return the state after a round and its index; after the last, the round to deliver."""
+        from sklearn.metrics import davies_bouldin_score
+
+        latents = self.dcn.encode(state.model, required_centroids(state.synthetic))
+        labels = nearest(latents, required_centroids(state.centroids)).cpu()
+        several = 1 < len(torch.unique(labels)) < len(labels)
+        index = float(davies_bouldin_score(latents.cpu(), labels)) if several else 1e9
+        if self.config.stop == "last" or state.index is None or index < state.index:
+            best = EncoderState(state.model, state.version, state.centroids)
+            state = replace(state, best=deepcopy(best), index=index)
+        if state.best and (number == self.rounds - 1 or self.has_converged(state)):
+            best = deepcopy(state.best)  # since a file of tensors holds none twice
+            state = replace(state, model=best.model, centroids=best.centroids)
+        return state, {"davies_bouldin": index}
+
+    def represent(self, state: DCNState, client: Client) -> Tensor | None:
+        """Return the latents of a client's samples; None before there are centroids."""
+        return None if state.centroids is None else self.dcn.encode(state.model, client.images)
+
+    def assign(self, state: DCNState, client: Client) -> Tensor:
+        """Return the nearest centroid of each sample's latent, int64 of shape (samples,)."""
+        centroids = required_centroids(state.centroids)
+        return nearest(self.dcn.encode(state.model, client.images), centroids)
+
+    def final_model(self, state: DCNState) -> DCNState:
+        """Return what clients need to assign samples: the encoder and the centroids."""
+        return DCNState(part_of(state.model, "encoder"), centroids=state.centroids)
+
+
+def beside(known: DCNState, client: Client, source: Randomness) -> Tensor:
+    """Return a client's samples, and as many synthetic ones at random."""
+    synthetic, generator = required_centroids(known.synthetic), source.generator("beside")
+    drawn = torch.randint(len(synthetic), (len(client),), generator=generator)
+    return torch.cat([client.images, synthetic[drawn.to(synthetic.device)]])
