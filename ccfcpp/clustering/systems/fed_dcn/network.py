@@ -87,7 +87,7 @@ class Trainer(DeepClustering):
         return model, self.find(model, samples, source, centroids)
 
     def describe(self, model: ModelState, samples: Tensor, centroids: Tensor) -> LocalClusters:
-        """Describe clusters as the public code does, and leave out those of which nothing is drawn.
+        """Describe clusters as the public code does; the size is 1 at least.
 
         A deviation is that of distances from the centroid, or 1 of one; sizes count those up to it.
         """
@@ -96,9 +96,9 @@ class Trainer(DeepClustering):
         distances = (latents - centroids[labels]).norm(dim=1)
         own = [distances[labels == cluster] for cluster in range(len(centroids))]
         deviations = torch.stack([d.std() if len(d) > 1 else d.new_ones(()) for d in own])
-        sizes = torch.stack([(d <= s).sum() for d, s in zip(own, deviations, strict=True)]).double()
-        kept, decoder = sizes > 0, part_of(model, "decoder")
-        return LocalClusters(centroids[kept], sizes[kept], decoder, deviations[kept])
+        sizes = torch.stack([(d <= s).sum() for d, s in zip(own, deviations, strict=True)])
+        sizes = sizes.clamp(min=1).double()
+        return LocalClusters(centroids, sizes, part_of(model, "decoder"), deviations.float())
 
     @torch.no_grad()
     def draw(self, clients: Sequence[LocalClusters], generator: torch.Generator) -> Tensor:
@@ -113,8 +113,8 @@ class Trainer(DeepClustering):
             latents = own.centroids[rows] + own.deviations[rows, None] * noise.to(own.centroids)
             network = self._flat_network(lambda: self.make_model().decoder, trained=False)
             network.load({n.removeprefix("decoder."): entry for n, entry in own.decoder.items()})
-            drawn.append(network(latents)[0].nan_to_num().view(-1, *self.image_shape))
-        points = torch.cat(drawn)
+            drawn.append(network(latents.to(network.weights))[0])
+        points = torch.cat(drawn).nan_to_num().view(-1, *self.image_shape)
         return points if len(self.image_shape) == 1 else (points.clamp(0, 1) * 255).round().byte()
 
 
