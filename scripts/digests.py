@@ -41,6 +41,10 @@ _SHORT = {
     "ppfc-gan": [
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
+    "fed-dcn": [
+        *("--rounds", "2", "--set", "dcn.pretrain_epochs=2", "--set", "dcn.epochs=2"),
+        *("--set", "dcn.synthetic=100"),
+    ],
     **dict.fromkeys(("ccfc", "ccfc++"), _TWO_ROUNDS),
     "fed-km": ["--set", "means.rounds=3"],
     "fed-fcm": ["--set", "means.rounds=3"],

@@ -220,7 +220,7 @@ def test_the_names_at_the_top_are_there() -> None:
 
 
 EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "mlflow", "pillow_heif", "pydicom",
-          "starlette", "tensorboard", "uvicorn")  # fmt: skip
+          "starlette", "tensorboard", "umap", "uvicorn")  # fmt: skip
 
 
 def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.federation import assert_same_bits, federated, over_a_wire
 TWO_ROUNDS: Tree = {
     "compute": {"cohort": 1},
     "gan": {"epochs": 2},
+    "dcn": {"rounds": 2},
     "ffcm": {"rounds": 2},
     "means": {"rounds": 2},
     "mixture": {"rounds": 2},

@@ -40,7 +40,10 @@ _CLUSTERING: Tree = {
         "noise": 60, "generator_width": 8, "generator_channels": [4, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 2,
     },
-    "dcn": {"widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1},
+    "dcn": {
+        "widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1, "embedding": "none",
+        "synthetic": 30, "rounds": 2, "local_epochs": 1, "patience": 1,
+    },
     "scan": {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2,
         "batch": 20, "neighbours": 3, "mine_every": 2, "learning_rate": 0.01,
@@ -94,6 +97,7 @@ VARIANTS: dict[str, list[Tree]] = {
     "fed-km on vectors": [{"vectors": {"components": 2}}, {"partition": {"kind": "folders"}}],
     "fed-scan on vectors": [{"scan": {"encoder": "linear"}}],
     "ffcm-avg on vectors": [{"availability": {"dropout_rate": 0.4}}],
+    "fed-dcn": [{"dcn": {"embedding": "umap"}}, {"dcn": {"stop": "last"}}],
     "k-fed": [{"defence": {"rule": "bound"}}],
     "ffcm-km": [{"defence": {"rule": "bound"}}],
     "fedavg": [

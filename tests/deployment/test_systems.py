@@ -49,5 +49,5 @@ def test_every_system_says_what_it_sends() -> None:
     kinds = {name: METHODS[name].kinds for name in METHODS.own()}
     assert {name for name in kinds if kinds[name] == ("images",)} == {"km", "fcm"}
     assert {name for name in kinds if "synthetic" in kinds[name]} == {
-        "sda-fc-km", "sda-fc-fcm", "ppfc-gan",
+        "sda-fc-km", "sda-fc-fcm", "ppfc-gan", "fed-dcn",
     }  # fmt: skip

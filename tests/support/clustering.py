@@ -48,7 +48,10 @@ TINY: Tree = {
         "noise": 5, "generator_width": 16, "generator_channels": [6, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 3,
     },
-    "dcn": {"widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2},
+    "dcn": {
+        "widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2, "embedding": "none",
+        "synthetic": 30, "rounds": 3, "local_epochs": 1,
+    },
     "scan": {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 6, "steps_per_round": 3,
         "batch": 20, "neighbours": 3, "mine_every": 2,

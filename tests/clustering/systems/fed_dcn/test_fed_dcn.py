@@ -1,0 +1,169 @@
+"""FedDCN against slow, obvious versions; what it refuses; and a small run."""
+
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+import sklearn.metrics
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import normalized_mutual_info_score
+from torch import Tensor
+
+from ccfcpp.clustering.systems.fed_dcn.algorithm import DCNState, FedDCN
+from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
+from ccfcpp.clustering.systems.fed_dcn.network import LocalClusters, embed, fed_dcn_loss, part_of
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import pack, unpack
+from tests.support.clustering import clients_of_sizes, digits, made, run_tiny, tiny
+from tests.support.federation import assert_same_bits, federated, refusal
+
+SEEDS = st.integers(0, 10**6)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def system(*trees: Tree) -> FedDCN:
+    found = made(tiny("fed-dcn", *trees))
+    assert isinstance(found, FedDCN)
+    return found
+
+
+@given(SEEDS, st.integers(1, 6), st.booleans(), st.booleans())
+def test_the_loss_and_its_gradient_are_those_of_loops(
+    seed: int, batch: int, clustered: bool, embedded: bool
+) -> None:
+    points, shown, aims, centroids = (drawn(seed + n, batch, 3) for n in range(4))
+    latents = drawn(seed + 9, batch, 3).requires_grad_()
+    total = latents.sum() * 0
+    for i in range(batch):
+        for j in range(3):
+            total = total + (shown[i, j] - points[i, j]) ** 2 / 3 / batch
+            if embedded:
+                total = total + 0.3 * (latents[i, j] - aims[i, j]) ** 2 / 3 / batch
+        if clustered:
+            total = total + 0.9 * min(((latents[i] - m) ** 2).sum() for m in centroids) / batch
+    to = centroids if clustered else None, aims if embedded else None
+    config = FedDCNConfig(geometry=0.3, clustering=0.9)
+    found = fed_dcn_loss(config, points, (latents, shown), to)
+    torch.testing.assert_close(found, total)
+    if clustered or embedded:
+        expected = torch.autograd.grad(total, latents)
+        torch.testing.assert_close(torch.autograd.grad(found, latents), expected)
+
+
+@given(SEEDS, st.integers(1, 12))
+def test_deviations_and_sizes_are_those_of_loops(seed: int, samples: int) -> None:
+    dcn, images, centroids = system().dcn, digits()[0][seed % 999 :][:samples], drawn(seed, 3, 4)
+    centroids = centroids.float() / 9
+    model = system().initial_state(Randomness(seed)).model
+    own: list[list[float]] = [[], [], []]
+    for latent in dcn.encode(model, images):
+        apart = [math.dist(latent, centroid) for centroid in centroids]
+        own[apart.index(min(apart))].append(min(apart))
+    limits = [statistics.stdev(apart) if len(apart) > 1 else 1.0 for apart in own]
+    near = [sum(d <= s for d in apart) for apart, s in zip(own, limits, strict=True)]
+    found = dcn.describe(model, images, centroids)
+    assert torch.equal(found.centroids, centroids)
+    assert found.sizes.tolist() == [max(1, size) for size in near]
+    assert found.deviations.tolist() == pytest.approx(limits, rel=1e-3)
+    assert found.decoder.keys() == part_of(model, "decoder").keys()
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=6))
+def test_each_client_draws_near_its_centroids_by_its_own_decoder(sizes: list[int]) -> None:
+    """A decoder that shows its bias alone tells whose samples there are, and how many."""
+    fed_dcn = system({"dcn": {"synthetic": 200}})
+    model, clients = fed_dcn.initial_state(Randomness(0)).model, []
+    for number in range(len(sizes)):
+        decoder = {name: entry * 0 for name, entry in part_of(model, "decoder").items()}
+        decoder["decoder.2.bias"] += number / 255
+        count = torch.tensor([float(sizes[number])]).double()
+        clients.append(LocalClusters(drawn(0, 1, 4).float(), count, decoder, torch.ones(1)))
+    found = fed_dcn.dcn.draw(clients, torch.Generator().manual_seed(0))
+    for number, size in enumerate(sizes):
+        of_client = int((found[:, 0, 0, 0] == number).sum())
+        assert abs(of_client - 200 * size / sum(sizes)) <= 1
+
+
+def test_latents_are_drawn_from_the_clusters_normal_distribution() -> None:
+    """Images are vectors here, and the decoder, without a hidden layer, is the identity."""
+    config = tiny("fed-dcn", {"dcn": {"synthetic": 4000, "widths": [], "latent": 2}})
+    dcn = FedDCN(replace(system().problem, config=config, image_shape=(2,))).dcn
+    decoder = {"decoder.0.weight": torch.eye(2), "decoder.0.bias": torch.zeros(2)}
+    places, spreads = torch.tensor([[1.0, 2.0], [9.0, 9.0]]), torch.tensor([3.0, 0.0])
+    own = LocalClusters(places, torch.tensor([3.0, 1.0]).double(), decoder, spreads)
+    found = dcn.draw([own], torch.Generator().manual_seed(0))
+    assert (found[3000:] == 9).all()
+    torch.testing.assert_close(found[:3000].mean(0), places[0], atol=0.2, rtol=0)
+    torch.testing.assert_close(found[:3000].std(0), torch.tensor([3.0, 3.0]), atol=0.2, rtol=0)
+
+
+def test_umap_gives_the_same_embedding_for_a_seed() -> None:
+    first, again, other = (embed(digits()[0][:40], 2, seed) for seed in (3, 3, 4))
+    assert first.shape == (40, 2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(("stop", "delivered"), [("davies-bouldin", 1), ("last", 3)])
+def test_the_round_of_the_least_index_is_delivered(
+    monkeypatch: pytest.MonkeyPatch, stop: str, delivered: int
+) -> None:
+    indices = iter([2.0, 1.0, 1.5, 1.0])
+    monkeypatch.setattr(sklearn.metrics, "davies_bouldin_score", lambda *given: next(indices))
+    fed_dcn, ends = system({"dcn": {"stop": stop, "rounds": 4, "patience": 2}}), []
+    state = replace(fed_dcn.initial_state(Randomness(0)), synthetic=digits()[0][:99])
+    places = fed_dcn.dcn.encode(state.model, digits()[0][:2])
+    for number in range(4):
+        state = replace(state, version=number, centroids=places + number / 1e4)
+        state, _ = fed_dcn.judge(state, number)
+        ends.append(fed_dcn.has_converged(state))
+    assert ends == [False, False, False, stop != "last"]
+    assert state.centroids is not None
+    assert torch.equal(state.centroids, places + delivered / 1e4)
+
+
+def test_an_interrupted_run_ends_as_another_and_clients_in_any_order() -> None:
+    fed_dcn, clients = system(), clients_of_sizes(30, 21, 12)
+    whole = list(federated("fed-dcn", fed_dcn, clients).run(fed_dcn.initial_state(Randomness(0))))
+    saved = unpack(DCNState, pack(whole[1][0]))
+    assert_same_bits(list(federated("fed-dcn", system(), clients[::-1]).run(saved, 2)), whole[2:])
+
+
+def test_what_does_not_work_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FederationError, match=r"dcn\.learning_rate = 1e\+38 made the deep"):
+        run_tiny(tiny("fed-dcn", {"dcn": {"learning_rate": 1e38}}), clients_of_sizes(30, 21))
+    monkeypatch.setattr("ccfcpp.clustering.systems.fed_dcn.algorithm.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs umap-learn: pip install '.\[umap\]'"):
+        system({"dcn": {"embedding": "umap"}}).initial_state(Randomness(0))
+
+
+def test_what_a_client_cannot_have_sent_is_refused() -> None:
+    fed_dcn = system()
+    state = fed_dcn.initial_state(Randomness(0))
+    (server,) = fed_dcn.exchanges(0, state)
+    own = fed_dcn.dcn.describe(state.model, digits()[0][:20], torch.zeros(1, 4))
+    assert refusal(server, state, own, 20) is None
+    assert refusal(server, state, replace(own, sizes=own.sizes + 20), 20) is not None
+    assert refusal(server, state, replace(own, centroids=own.centroids + 1e20), 20) is not None
+
+
+def test_it_finds_digits() -> None:
+    settings: Tree = {
+        "dcn": {"widths": [64, 32], "latent": 5, "pretrain_epochs": 30, "epochs": 8,
+                "synthetic": 500, "embedding": "umap", "batch_size": 32}
+    }  # fmt: skip
+    images, labels = digits()
+    chosen = labels < 3
+    clients = [Client(n, f"{n}", part) for n, part in enumerate(images[chosen].chunk(3))]
+    state, _, _ = run_tiny(tiny("fed-dcn", settings), clients)
+    found = system(settings).assign(state, replace(clients[0], images=images[chosen]))
+    assert normalized_mutual_info_score(labels[chosen], found) > 0.6
