@@ -101,7 +101,7 @@ def read_vectors(
         notes[_MOST_NOTES:] = [
             f"and {format_count(len(notes) - _MOST_NOTES, 'note')} more on {path}"
         ]
-    data = replace(data, encoder=table.encoder, notes=tuple(notes))
+    data = replace(data, encoder=table.encoder, notes=tuple(notes), texts=table.texts)
     if (names := table.names) is None:
         return data
     if names.shape != (len(data),):
@@ -236,4 +236,5 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         np.concatenate(rows) if len(rows) == len(tables) else None,
         tables[0].encoder,
         tuple(note for table in originals for note in table.notes),
+        {code: text for table in originals for code, text in table.texts.items()},
     )

@@ -22,6 +22,7 @@ from ccfcpp.deployment.client.audit import (
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
 from ccfcpp.reports.page import TEMPLATES
+from ccfcpp.reports.profile import distinctions, profile_table
 from ccfcpp.runs.contact_sheets import as_png, contact_sheet
 
 _MOST_NAMES, _MOST_SKIPPED = 500, 200
@@ -52,6 +53,10 @@ def owner_page(state: Path) -> str:
         ],
         tiles=tiles,
         clusters=_describe_clusters(results),
+        described={
+            "distinctions": distinctions(results.profile),
+            "profile": profile_table(results.profile),
+        },
         skipped=[_printable(row) for row in results.skipped[:_MOST_SKIPPED]],
         more_skipped=max(0, len(results.skipped) - _MOST_SKIPPED),
         runs=[_describe_sent(own, spending) for own in runs],
