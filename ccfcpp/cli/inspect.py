@@ -62,8 +62,8 @@ def inspect(
         _section(tree, "vectors", VectorsConfig)
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}
         config = resolve(ClusterConfig, "cluster", asked)
-        vectors, refusal = inspect_vectors.read_leniently(path, config.vectors)
-        facts = inspect_vectors.describe_vectors(path, vectors, config)
+        vectors, read_as, refusal = inspect_vectors.read_leniently(path, config.vectors)
+        facts = inspect_vectors.describe_vectors(vectors, read_as, config)
         show = partial(inspect_vectors.print_description, path, facts)
     else:
         data, refusal = _read_images(path, tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +27,19 @@ _SCALES = {
 }
 
 
-def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
+def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, VectorsConfig, str]:
     """Read vectors as a run does, but accept missing values, and take texts for categories.
 
     Returns:
-        The vectors, NaN for a missing value, and the reason why a run would refuse them, or "".
+        The vectors, NaN for a missing value; how they were read; and the reason why a run would
+        refuse them, or "".
 
     Raises:
         UsageError: They cannot be read.
     """
     from ccfcpp.clustering.vector_checks import check_range
     from ccfcpp.data.open import open_dataset
-    from ccfcpp.data.tables import count_categories
+    from ccfcpp.data.tables import text_columns
     from ccfcpp.data.vectors import VectorData
 
     def read(vectors: VectorsConfig) -> VectorData:
@@ -48,29 +50,37 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     try:
         data = read(config)
         check_range(config, data.vectors)
-        return data, ""
+        return data, config, ""
     except UsageError as error:
-        texts = tuple(count_categories(Path(path), config))
-        changes = {"missing": "mean", "categories": texts}
-        return read(config.model_copy(update=changes)), str(error)
+        changes = {"missing": "mean", "categories": text_columns(Path(path), config)}
+        config = config.model_copy(update=changes)
+        return read(config), config, str(error)
 
 
-def describe_vectors(path: str, data: VectorData, config: ClusterConfig) -> dict[str, Any]:
-    """Describe vectors by JSON values: each column's kind and range, scaling, classes, clients."""
+def describe_vectors(
+    data: VectorData, read_as: VectorsConfig, config: ClusterConfig
+) -> dict[str, Any]:
+    """Describe vectors by JSON values: each column's kind and range, scaling, classes, clients.
+
+    Args:
+        data: The vectors.
+        read_as: Which of their columns hold categories and dates.
+        config: Configuration of a run on them.
+    """
     import numpy as np
 
     from ccfcpp.clustering.auto_settings import settings_for
-    from ccfcpp.data.tables import count_categories
 
     vectors = data.vectors.double().numpy()
     names = data.columns or tuple(map(str, range(vectors.shape[1])))
     suited = settings_for(len(data), vectors.shape[1:], config.method).get("vectors", {})
-    words = count_categories(Path(path), config.vectors) if data.columns else {}
-    dates = {*map(canonical, config.vectors.dates)}
-    numbers = [n for n, name in enumerate(names) if name not in words]
-    lengths = np.sqrt(np.nansum(vectors[:, numbers] ** 2, axis=1))
-    columns = {name: _column(vectors[:, n], name in dates) for n, name in enumerate(names)}
-    columns |= {name: _category(counts, len(data)) for name, counts in words.items()}
+    dates = {*map(canonical, read_as.dates)}
+    plain = len(names) - len(read_as.categories)
+    lengths = np.sqrt(np.nansum(vectors[:, :plain] ** 2, axis=1))
+    columns = {
+        name: _column(values, name in dates) if n < plain else _category(values, data.texts)
+        for n, (name, values) in enumerate(zip(names, vectors.T, strict=True))
+    }
     return {
         "rows": len(data),
         "columns": columns,
@@ -84,11 +94,12 @@ def describe_vectors(path: str, data: VectorData, config: ClusterConfig) -> dict
     }
 
 
-def _category(counts: Counter[str], rows: int) -> dict[str, Any]:
-    """Describe a column of categories: how many it has, and the most frequent."""
+def _category(codes: Any, texts: Mapping[float, str]) -> dict[str, Any]:
+    """Describe a column of codes of categories: how many it has, and the most frequent."""
+    counts = Counter(texts[code] for code in codes.tolist() if code == code)
     frequent = ", ".join(f"{word} ({times:,})" for word, times in counts.most_common(_MOST_WORDS))
     more = ", …" if len(counts) > _MOST_WORDS else ""
-    facts = {"kind": "category", "missing": rows - counts.total(), "categories": len(counts)}
+    facts = {"kind": "category", "missing": len(codes) - counts.total(), "categories": len(counts)}
     return facts | {"frequent": frequent + more}
 
 

@@ -189,9 +189,9 @@ def sign(
     key is the client's only if they are equal. For secure sums sign the roster
     again afterwards (ccfcpp keys roster).
     """
-    from ccfcpp.deployment.keys.requests import fingerprint, sign_request
+    from ccfcpp.deployment.keys.requests import accept_request, fingerprint
 
-    request, path = sign_request(file, clients or out / "roster")
+    request, path = accept_request(file, clients or out / "roster")
     typer.echo(f"{path}: {request.name} is on the roster, with the key {fingerprint(request.key)}")
 
 

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ccfcpp.core.progress import RoundProgress
+from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import format_count, list_names
 from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
@@ -86,7 +87,8 @@ class RunProgress:
         )
         self.bar.below = self.below
         self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
-        self.pace = RoundProgress(self.samples, self._update)
+        # Of several processes each trains its share of the images, and the first shows progress.
+        self.pace = RoundProgress(self.samples // process_count(), self._update)
         self.ends: list[float] = []
         self.remarks: deque[str] = deque(maxlen=_MOST_REMARKS)
         self._one: float | None = None

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 _FORMULA = tuple("=+-@\t\r")
@@ -50,6 +51,14 @@ def write_csv(text: TextIO, rows: Rows) -> None:
 def csv_bytes(rows: Rows) -> bytes:
     """Format rows as the bytes of a CSV file; file names that are not UTF-8 keep their bytes."""
     return as_csv(rows).encode("utf-8", "surrogateescape")
+
+
+def read_csv_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file that ``write_csv`` wrote; empty if there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", errors="surrogateescape") as file:
+        return list(csv.DictReader(file))
 
 
 def _cell(value: object) -> object:

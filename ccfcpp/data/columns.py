@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import list_first
-from ccfcpp.data.categories import codes_of, days_of
+from ccfcpp.data.categories import code, codes_of, days_of
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
@@ -60,6 +60,8 @@ class Table(NamedTuple):
     """Content hash of the encoder that made the vectors; empty if it is not known."""
     notes: tuple[str, ...] = ()
     """Remarks for the user on how the table was read, a line each."""
+    texts: Mapping[float, str] = {}
+    """The text of each code in the columns of categories."""
 
 
 class Roles(NamedTuple):
@@ -166,16 +168,18 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
     if roles.chosen:
         return with_columns(table, roles.chosen)
     plain = sum(name not in roles.categories for name in table.columns)
+    values = {
+        name: [*map(str, np.unique(source.cells(names.index(name)).astype(np.str_)))]
+        for name in table.columns[plain:]
+    }
     spellings = [
         line
-        for name in table.columns[plain:]
-        for line in describe_spellings(
-            map(str, np.unique(source.cells(names.index(name)).astype(np.str_))),
-            f"values of {name!r}",
-        )
+        for name, texts in values.items()
+        for line in describe_spellings(texts, f"values of {name!r}")
     ]
+    texts = {code(text): canonical(text) for texts in values.values() for text in texts}
     warnings = warn_of_row_numbers(path, table.columns[:plain], numbers[:, :plain])
-    return table._replace(notes=(*table.notes, *warnings, *spellings))
+    return table._replace(notes=(*table.notes, *warnings, *spellings), texts=texts)
 
 
 def _to_numbers(path: Path, name: str, position: int, roles: Roles, source: Source) -> Array:

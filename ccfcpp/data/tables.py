@@ -30,7 +30,7 @@ from ccfcpp.data.columns import (
     files_of_clients,
     select_columns,
 )
-from ccfcpp.data.npz import NOTHING, as_strings
+from ccfcpp.data.npz import as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -101,7 +101,7 @@ def read_vectors(
         notes[_MOST_NOTES:] = [
             f"and {format_count(len(notes) - _MOST_NOTES, 'note')} more on {path}"
         ]
-    data = replace(data, encoder=table.encoder, notes=tuple(notes))
+    data = replace(data, encoder=table.encoder, notes=tuple(notes), texts=table.texts)
     if (names := table.names) is None:
         return data
     if names.shape != (len(data),):
@@ -175,25 +175,22 @@ _READERS: dict[str, Callable[[Path, Roles], Source]] = {
 }
 
 
-def count_categories(path: Path, vectors: VectorsConfig) -> dict[str, Counter[str]]:
-    """Count the values of each column of categories, and of each that holds no numbers.
+def text_columns(path: Path, vectors: VectorsConfig) -> tuple[str, ...]:
+    """Return the names of the columns of categories, and of those without a role that hold text.
 
     Args:
-        path: A table with named columns, or a folder of such, that ``read_vectors`` could read.
+        path: A table, or a folder of such, that could be read.
         vectors: Names the columns with classes, clients, dates and categories.
     """
     of_others = (vectors.label_column, vectors.client_column, *vectors.dates)
     others = {canonical(name) for name in of_others if name is not None}
-    coded, counts = {*map(canonical, vectors.categories)}, dict[str, Counter[str]]()
+    found = dict.fromkeys(map(canonical, vectors.categories))
     for file in files_of(path, VECTOR_SUFFIXES) if path.is_dir() else [path]:
         source = _READERS[file.suffix.lower()](file, Roles())
         for position, name in enumerate(map(canonical, source.written)):
-            if name not in others and (name in coded or _holds_text(source, position)):
-                cells = map(str, source.cells(position).tolist())
-                texts = (canonical(cell) for cell in cells)
-                there = (text for text in texts if text.lower() not in NOTHING)
-                counts.setdefault(name, Counter()).update(there)
-    return counts
+            if name not in others and name not in found and _holds_text(source, position):
+                found[name] = None
+    return tuple(found)
 
 
 def _holds_text(source: Source, position: int) -> bool:
@@ -236,4 +233,5 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         np.concatenate(rows) if len(rows) == len(tables) else None,
         tables[0].encoder,
         tuple(note for table in originals for note in table.notes),
+        {code: text for table in originals for code, text in table.texts.items()},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -34,12 +34,14 @@ class VectorData(Samples):
         encoder: Content hash of the encoder that made the vectors; empty if none did.
         named_by: What each sample's name stands for: its `row`, `file` or `text`.
         pictures: For embedded images, a function that returns thumbnails of them; otherwise None.
+        texts: The text of each code in the columns of categories.
     """
 
     columns: tuple[str, ...] = ()
     encoder: str = ""
     named_by: str = "row"
     pictures: Pictures | None = None
+    texts: Mapping[float, str] = field(default_factory=dict)
 
     unit = "vector"
 

@@ -22,6 +22,7 @@ from ccfcpp.deployment.client.audit import (
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
 from ccfcpp.reports.page import TEMPLATES
+from ccfcpp.reports.profile import distinctions, profile_table
 from ccfcpp.runs.contact_sheets import as_png, contact_sheet
 
 _MOST_NAMES, _MOST_SKIPPED = 500, 200
@@ -36,15 +37,16 @@ def owner_page(state: Path) -> str:
     results, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
     entries = list(log.read())
     runs = group_by_run(entries)
-    cost = spending.epsilon(DELTA)
+    cost, unit = spending.epsilon(DELTA), _unit(results)
     tiles = {
-        "images": f"{len(results.rows):,}",
+        f"{unit}s": f"{len(results.rows):,}",
         "clusters": str(len({row["cluster"] for row in results.rows})),
         "files left out": f"{len(results.skipped):,}",
         "sent in all runs": bytes_in_words(sum(entry.bytes for entry in entries)),
     } | ({"cost in privacy": f"ε = {cost:.3g}"} if cost else {})
     return TEMPLATES.get_template("owner.html").render(
-        title=f"{state.resolve().stem}: its images by cluster",
+        title=f"{state.resolve().stem}: its {unit}s by cluster",
+        unit=unit,
         folder=state.name,
         notes=[
             *([] if results.rows else ["No run of clustering has ended at this client yet."]),
@@ -52,6 +54,10 @@ def owner_page(state: Path) -> str:
         ],
         tiles=tiles,
         clusters=_describe_clusters(results),
+        described={
+            "distinctions": distinctions(results.profile),
+            "profile": profile_table(results.profile),
+        },
         skipped=[_printable(row) for row in results.skipped[:_MOST_SKIPPED]],
         more_skipped=max(0, len(results.skipped) - _MOST_SKIPPED),
         runs=[_describe_sent(own, spending) for own in runs],
@@ -66,7 +72,7 @@ def _describe_clusters(results: ClientResults) -> list[dict[str, object]]:
     return [
         {
             "number": cluster,
-            "size": format_count(len(own), "image"),
+            "size": format_count(len(own), _unit(results)),
             "share": f"{len(own) / len(results.rows):.0%}",
             "ends": {
                 "The most typical": [_tile(results, number) for number in near.get(cluster, ())],
@@ -77,6 +83,12 @@ def _describe_clusters(results: ClientResults) -> list[dict[str, object]]:
         }
         for cluster, own in sorted(names.items())
     ]
+
+
+def _unit(results: ClientResults) -> str:
+    """Return what is clustered: ``row`` or ``text``, as the table's first column is called."""
+    first = next(iter(results.rows[0]), "") if results.rows else ""
+    return first if first in ("row", "text") else "image"
 
 
 def _tile(results: ClientResults, number: int) -> dict[str, str]:

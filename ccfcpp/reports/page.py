@@ -13,6 +13,7 @@ from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.figure_files import for_page
 from ccfcpp.reports.labels import slug
+from ccfcpp.reports.profile import distinctions, profile_table
 from ccfcpp.reports.run_reader import RecordedRun
 
 _MOST_EMBEDDED = 100_000
@@ -75,6 +76,8 @@ def _describe(run: RecordedRun) -> dict[str, object]:
         "setting": summary_tables.setting(run),
         "results": summary_tables.results(run),
         "scored_by": summary_tables.scored_by(run),
+        "distinctions": distinctions(run.profile),
+        "profile": profile_table(run.profile),
         "leakage": summary_tables.leakage_tables(run.leakage),
         "sessions": [summary_tables.environment(session) for session in run.sessions],
         "config": (run.path / "config.yaml").read_text(),

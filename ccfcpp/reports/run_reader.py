@@ -1,7 +1,7 @@
 """Reader of run folders, finished or not."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import expand_table, sum_tables
+from ccfcpp.core.tables import read_csv_rows
 from ccfcpp.core.units import list_first
 from ccfcpp.reports import statistics
 from ccfcpp.reports.statistics import CannotDrawError
@@ -48,6 +49,7 @@ class RecordedRun:
         remote: Whether the images are held by clients on other machines.
         tables: Contingency tables that these clients reported, by the client's number: int64 of
             shape (classes, clusters or predicted classes).
+        profile: A description of the clusters by the columns of a table, as in ``profile.csv``.
         leakage: Results of attacks on the run, as in ``leakage.json``; empty if there were none.
         label: Name that distinguishes the run from others in the same report.
     """
@@ -65,6 +67,7 @@ class RecordedRun:
     spectra: Mapping[str, Tensor]
     remote: bool
     tables: Mapping[int, Tensor]
+    profile: Sequence[Mapping[str, str]]
     leakage: Json
     label: str = ""
 
@@ -255,6 +258,7 @@ def read_run(path: Path) -> RecordedRun:
         spectra=folder.read_arrays("spectra"),
         remote=folder.deployment.exists(),
         tables=dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {},
+        profile=read_csv_rows(path / "profile.csv"),
         leakage=folder.read_leakage(),
     )
 

@@ -42,7 +42,7 @@ _TITLES = {
 }
 _BY_LABELS = ("nmi", "kappa", "accuracy", "ari")
 _RESULTS = (*_BY_LABELS, "effective_rank", "local_effective_rank", "gap")
-_NOT_OF_THE_SETTING = {"method", "device", "rounds"}
+_NOT_OF_THE_SETTING = {"method", "device", "rounds", "unit"}
 _NONE = "\N{EN DASH}"
 _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss")
 
@@ -71,8 +71,9 @@ def note(run: RecordedRun) -> str | None:
 def setting(run: RecordedRun) -> dict[str, str]:
     """Return facts on a run's method, data, clients and protection as text, by their titles."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
+    of = f"{run.facts.get('unit', 'image')}s"
     facts |= {
-        title(key): readable(value, key)
+        title(key).replace("images", of): readable(value, key)
         for key, value in run.facts.items()
         if value is not None and key not in _NOT_OF_THE_SETTING
     }

@@ -141,6 +141,12 @@ def test_a_first_step_tells_how_long_a_long_run_will_take(monkeypatch: pytest.Mo
     assert sum("about" in line for line in said) == 1
 
 
+def test_a_process_among_several_counts_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = during_the_first_round(monkeypatch, 4, lambda: report_images(10, 5))
+    assert said[0] == "about 216:40 min for 130 rounds, by the first steps' time"
+
+
 def test_where_no_images_are_counted_exchanges_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     trips = itertools.count(4, 4)
     said = during_the_first_round(monkeypatch, 5, lambda: report_exchanges(next(trips), 40))

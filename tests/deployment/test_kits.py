@@ -26,10 +26,10 @@ from ccfcpp.deployment.keys.creation import make_authority, make_client, make_se
 from ccfcpp.deployment.keys.kits import make_kit
 from ccfcpp.deployment.keys.requests import (
     RosterRequest,
+    accept_request,
     fingerprint,
     make_request,
     renew_client,
-    sign_request,
     take_off_roster,
 )
 from ccfcpp.deployment.keys.roster import roster_keys, roster_names
@@ -235,7 +235,7 @@ def test_nobody_asks_for_the_key_of_another(tmp_path: Path) -> None:
     taken = path.read_bytes().replace(b"clinic-1", b"clinic-2")
     path.write_bytes(taken)
     with pytest.raises(UsageError, match="is no request"):
-        sign_request(path, tmp_path / "roster")
+        accept_request(path, tmp_path / "roster")
     assert not (tmp_path / "roster").exists()
 
 
@@ -248,16 +248,16 @@ def test_what_is_no_request_is_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path) -> None:
     first, _ = make_request(tmp_path / "a", "clinic-1")
-    sign_request(first, keys / "roster")
+    accept_request(first, keys / "roster")
     other, _ = make_request(tmp_path / "b", "clinic-1")
     before = roster_keys(keys / "roster")
     with pytest.raises(UsageError, match="with a key that has not signed"):
-        sign_request(other, keys / "roster")
+        accept_request(other, keys / "roster")
     assert roster_keys(keys / "roster") == before
     key = read_key(tmp_path / "a" / "clients" / "clinic-1.key")
     (tmp_path / "c.request").write_bytes(RosterRequest.encode("clinic-3", key))
     with pytest.raises(UsageError, match="under another name"):
-        sign_request(tmp_path / "c.request", keys / "roster")
+        accept_request(tmp_path / "c.request", keys / "roster")
 
 
 # --- revoking and renewing ------------------------------------------------------------------------
@@ -276,14 +276,14 @@ def test_who_is_revoked_is_off_the_roster(keys: Path) -> None:
 def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     first, _ = make_request(site, "clinic-1")
-    sign_request(first, keys / "roster")
+    accept_request(first, keys / "roster")
     before = read_key(site / "clients" / "clinic-1.key")
     again, number = renew_client(site, "clinic-1", SECRET)
     new, old = (site / "clients" / f"clinic-1.key{end}" for end in ("", ".old"))
     assert is_encrypted(new)
     assert read_key(old).public_key() == before.public_key()
     assert {path.stat().st_mode & 0o777 for path in (new, old)} == {0o600}
-    sign_request(again, keys / "roster")
+    accept_request(again, keys / "roster")
     key = read_key(new, SECRET).public_key()
     assert roster_keys(keys / "roster") == {"clinic-1": key}
     assert roster_keys(site / "roster") == {"clinic-1": key}

@@ -85,6 +85,9 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
         found.append(out.read_text())
     assert found == [found[0]] * 5
     assert len(found[0].splitlines()) == 1 + len(range(0, 178, 7))
+    # Each owner has a description of its own rows, in which the texts of categories stand.
+    for farm in FARMS:
+        assert "\ncolour,rose," in (tmp_path / f"{farm}.state" / "profile.csv").read_text()
 
 
 # --- columns --------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_only_what_is_shown_is_kept_and_small(tmp_path: Path) -> None:
     assert {tuple(image.shape) for image in kept.values()} == {(3, 96, 48)}
     # What an earlier run has left goes.
     save_results(tmp_path, found, [], images)
-    assert ClientResults.read(tmp_path) == ClientResults([], {}, [])
+    assert ClientResults.read(tmp_path) == ClientResults([], {}, [], [])
 
 
 def test_vectors_have_no_pictures(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
 from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.mahalanobis import SampleDistribution, model_tensors
@@ -156,6 +157,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         k, images = last.get("clusters", self.clusters), self._by_image(state, clusters, typical)
         connected = [client.id for client in self.clients]
         model = model_tensors(pack(state), typical)
+        described = profile(self.data, self.config.vectors, clusters)
         summary: dict[str, Any] = {
             **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
             "scores_connected": self._scores_over(self._samples_of(connected), clusters),
@@ -180,7 +182,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             model,
             ModelFacts.of(self.clusters, self.problem.image_shape, columns).header,
             arrays,
-            {"clusters": self._table(images)},
+            {"clusters": self._table(images)} | ({"profile": described} if described else {}),
             self.algorithm.pictures(state),
         )
 

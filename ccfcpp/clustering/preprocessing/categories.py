@@ -2,13 +2,14 @@
 
 A category is a code (``ccfcpp.data.categories``), and its bucket is a number below ``BUCKETS`` that
 the code determines. For each column of categories a client sends how many of its rows lie in each
-bucket, but 0 for buckets of fewer rows than ``vectors.rare``: so rare values stay with it. The
-vocabulary is the buckets with the most rows of all clients. Nobody learns the text of a category
-that does not hold it; somebody who guesses a text can compute its bucket.
+bucket, without those of categories that fewer than ``vectors.rare`` of its rows have. The
+vocabulary is the categories with the most rows of all clients. Nobody learns the text of a category
+that does not hold it; somebody who guesses a text can compute its bucket. Later sums, such as means
+of columns, count all rows with a category of the vocabulary, at clients where it is rare, too.
 
 Two categories in one bucket would become one. Clients therefore also send sums of a second number
-of each category, which have a variance if the bucket has several; then all is repeated with
-other buckets.
+of each category, which have a variance if the bucket has several; if one of the vocabulary has,
+all is repeated with other buckets. A category's key consists of both numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.update_format import Count, Spec, Sum, UpdateFormat
 
 BUCKETS = 1 << 15
-TRIES = 4
+TRIES = 8
 """Times that the vocabulary is pooled at most, each time with other buckets."""
 _CHECKS = 1 << 6
 """Number of values of a category's second number."""
@@ -78,6 +79,12 @@ def bucket_and_check(codes: Tensor, salt: int) -> tuple[Tensor, Tensor]:
     return mixed & (BUCKETS - 1), (mixed >> 24) & (_CHECKS - 1)
 
 
+def category_key(codes: Tensor, salt: int) -> Tensor:
+    """Return the key of each category, its bucket and second number in one: int64, as ``codes``."""
+    buckets, checks = bucket_and_check(codes, salt)
+    return buckets + BUCKETS * checks
+
+
 def one_hot(codes: Tensor, known: PreprocessingParams) -> Tensor:
     """Return columns of 0 and 1 for the categories of a vocabulary.
 
@@ -85,14 +92,14 @@ def one_hot(codes: Tensor, known: PreprocessingParams) -> Tensor:
 
     Args:
         codes: Codes, float64 of shape (samples, columns).
-        known: Has the vocabulary, ``buckets`` of shape (columns, most).
+        known: Has the vocabulary, keys of shape (columns, most).
 
     Returns:
         float64 of shape (samples, columns · most).
     """
-    assert known.buckets is not None
-    buckets, _ = bucket_and_check(codes, known.salt)
-    slots = (buckets.unsqueeze(2) == known.buckets.to(codes.device)).double()
+    assert known.vocabulary is not None
+    keys = category_key(codes, known.salt)
+    slots = (keys.unsqueeze(2) == known.vocabulary.to(codes.device)).double()
     return torch.where(codes.isnan().unsqueeze(2), torch.nan, slots).flatten(1)
 
 
@@ -105,7 +112,7 @@ class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, 
 
     def is_due(self, state: PreprocessingParams) -> bool:
         """Return whether the vocabulary is not yet known."""
-        return state.buckets is None
+        return state.vocabulary is None
 
     def broadcast(self, state: PreprocessingParams) -> PreprocessingParams:
         """Return the message to clients: how codes are assigned to buckets."""
@@ -129,27 +136,30 @@ class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, 
         updates: Iterable[CategoryCounts],
         randomness: Randomness,
     ) -> tuple[PreprocessingParams, Metrics]:
-        """Return the state with the vocabulary; without, if a bucket has several categories.
+        """Return the state with the vocabulary; without, if one of its buckets has several.
 
         Raises:
             FederationError: The last try failed, too.
         """
         total = sum_updates(updates)
-        counts = total.counts.round()
-        variances = total.squares * counts - total.checks.square()
+        most = min(self.config.most_categories, BUCKETS)
+        # The most frequent first; of equals the lower bucket, whatever the sorting algorithm.
+        order = total.counts.round().argsort(dim=1, descending=True, stable=True)[:, :most]
+        counts, checks, squares = (
+            part.gather(1, order) for part in (total.counts.round(), total.checks, total.squares)
+        )
         # Of integers, so that a single category gives 0 but for rounding of sums in fixed point.
-        if bool((variances > 0.5 * counts).any()):
+        if bool((squares * counts - checks.square() > 0.5 * counts).any()):
             if state.salt + 1 == TRIES:
                 raise FederationError(
                     "two categories of a column cannot be told apart: a column of "
                     "vectors.categories has thousands of values, so leave it out"
                 )
             return replace(state, salt=state.salt + 1), {}
-        most = self.config.most_categories
-        # The most frequent first; of equals the lower bucket, whatever the sorting algorithm.
-        order = counts.argsort(dim=1, descending=True, stable=True)[:, :most]
-        kept = torch.where(counts.gather(1, order) > 0, order, -1)
-        return replace(state, buckets=F.pad(kept, (0, most - kept.shape[1]), value=-1)), {}
+        keys = order + BUCKETS * (checks / counts.clamp(min=1)).round().long()
+        kept = torch.where(counts > 0, keys, -1)
+        missing = self.config.most_categories - most
+        return replace(state, vocabulary=F.pad(kept, (0, missing), value=-1)), {}
 
 
 @dataclass(frozen=True)
@@ -171,13 +181,13 @@ class VocabularyClientWork(SummedWork[PreprocessingParams, CategoryCounts]):
         return sum_updates(self.of_client(message, client.images) for client in clients)
 
     def of_client(self, message: PreprocessingParams, values: Tensor) -> CategoryCounts:
-        """Return the sums over one client's rows; those over fewer than ``vectors.rare`` are 0."""
+        """Return the sums over one client's rows, without categories of too few of them."""
         codes = values[:, -len(self.config.categories) :].double()
-        buckets, checks = bucket_and_check(codes, message.salt)
-        there = (~codes.isnan()).double()
-        rows = torch.stack([there, there * checks, there * checks.square()])
-        sums = rows.new_zeros(3, codes.shape[1], BUCKETS)
-        for column in range(codes.shape[1]):
-            sums[:, column].index_add_(1, buckets[:, column], rows[:, :, column])
-        least = max(self.config.rare, self.context.least)
-        return CategoryCounts(*(sums * (sums[:1] >= least)))
+        sums = codes.new_zeros(3, codes.shape[1], BUCKETS)
+        for column, own in enumerate(codes.T):
+            distinct, counts = torch.unique(own[~own.isnan()], return_counts=True)
+            kept = counts >= max(self.config.rare, self.context.least)
+            buckets, checks = bucket_and_check(distinct[kept], message.salt)
+            rows = counts[kept] * torch.stack([torch.ones_like(checks), checks, checks.square()])
+            sums[:, column].index_add_(1, buckets, rows.double())
+        return CategoryCounts(*sums)

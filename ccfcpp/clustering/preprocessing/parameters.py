@@ -17,13 +17,13 @@ class PreprocessingParams:
         mean: Mean m, float64 of shape (d,).
         factor: Scales of the columns (diagonal of A), float64 of shape (d,); or principal
             components A of shape (d, components).
-        buckets: Buckets of the categories that have columns of their own, int64 of shape (columns
+        vocabulary: Keys of the categories that have columns of their own, int64 of shape (columns
             of categories, most); −1 is none.
-        salt: Chooses how codes of categories are assigned to buckets.
+        salt: Chooses how categories get their keys.
     """
 
     fill: Tensor | None = None
     mean: Tensor | None = None
     factor: Tensor | None = None
-    buckets: Tensor | None = None
+    vocabulary: Tensor | None = None
     salt: int = 0

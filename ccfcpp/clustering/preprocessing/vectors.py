@@ -79,7 +79,10 @@ def preprocess(config: VectorsConfig, known: PreprocessingParams, values: Tensor
         Tensor of ``values``' dtype, of shape (samples, d) or (samples, components).
     """
     return torch.cat(
-        [_preprocess_block(config, known, block).to(values) for block in blocks(values)]
+        [
+            _preprocess_block(config, known, block).to(values)
+            for block in blocks(values, config.widened(values.shape[1]))
+        ]
     )
 
 
@@ -146,7 +149,7 @@ class VectorPhase(Phase[PreprocessingParams]):
 
     def can_expand(self, known: PreprocessingParams) -> bool:
         """Return whether the categories' vocabulary is known, or not needed."""
-        return not self.config.categories or known.buckets is not None
+        return not self.config.categories or known.vocabulary is not None
 
     def can_impute(self, known: PreprocessingParams) -> bool:
         """Return whether the values that replace missing ones are fitted, or not needed."""
@@ -300,7 +303,8 @@ class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
 
     def width(self, message: PreprocessingParams, row: int) -> int:
         """Return how many numbers are computed for a vector: d, or d² to clip outer products."""
-        return row**2 if self.fitting.outer and self.context.bounding is not None else row
+        d = self.fitting.phase.d
+        return d**2 if self.fitting.outer and self.context.bounding is not None else d
 
     def block(self, message: PreprocessingParams, images: Tensor) -> Sums:
         """Return the sums over a block of a client's vectors."""

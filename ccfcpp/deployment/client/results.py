@@ -1,6 +1,5 @@
 """Files with a client's results for its own images, which are never sent."""
 
-import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_atomically
+from ccfcpp.core.tables import read_csv_rows
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.contact_sheets import thumbnails
 from ccfcpp.runs.paths import RunPaths
@@ -21,6 +21,7 @@ _MOST_CLUSTERS = 100
 _LARGEST = 96
 """Largest height and width of a saved picture, in pixels."""
 _FOUND, _PICTURES = "found.npz", "pictures.npz"
+_TABLES = "clusters", "skipped", "profile"
 
 Row = Mapping[str, object]
 Chosen = dict[int, list[int]]
@@ -33,6 +34,7 @@ def save_results(
     rows: Sequence[Row],
     images: Tensor,
     pictures: Pictures | None = None,
+    profile: Sequence[Row] = (),
 ) -> None:
     """Save the assigned clusters or classes, a table, and pictures for the owner's report.
 
@@ -44,13 +46,16 @@ def save_results(
         images: The images, uint8 of shape (images, channels, height, width), or vectors of shape
             (images, length).
         pictures: If ``images`` are vectors of photos: loads the photos with given names.
+        profile: A description of the clusters by the columns of a table, or no rows.
     """
     _save(folder / _FOUND, found=assignments)
-    for name in (_PICTURES, "clusters.csv"):
+    for name in (_PICTURES, "clusters.csv", "profile.csv"):
         (folder / name).unlink(missing_ok=True)
     if not rows:
         return
     RunPaths(folder).write_table("clusters", rows)
+    if profile:
+        RunPaths(folder).write_table("profile", profile)
     shown_rows = (*typical(rows).values(), *unsure(rows).values())
     index = sorted({number for chosen in shown_rows for number in chosen})
     names = [str(next(iter(row.values()))) for row in rows]
@@ -99,11 +104,13 @@ class ClientResults:
         rows: Rows of ``clusters.csv``: file, cluster and confidence of each image.
         pictures: Small images, uint8 of shape (channels, height, width), by index of the row.
         skipped: Rows of ``skipped.csv``: the files that were left out.
+        profile: Rows of ``profile.csv``, if the images are rows of a table.
     """
 
     rows: Sequence[Row] = ()
     pictures: Mapping[int, Tensor] = field(default_factory=dict)
     skipped: Sequence[Row] = ()
+    profile: Sequence[Mapping[str, str]] = ()
 
     @staticmethod
     def read(folder: Path) -> "ClientResults":
@@ -112,7 +119,7 @@ class ClientResults:
         Raises:
             UsageError: A file is damaged.
         """
-        tables = [_read_table(folder / f"{name}.csv") for name in ("clusters", "skipped")]
+        tables = [read_csv_rows(folder / f"{name}.csv") for name in _TABLES]
         path, pictures = folder / _PICTURES, dict[int, Tensor]()
         try:
             if path.is_file():
@@ -125,11 +132,4 @@ class ClientResults:
             raise UsageError(
                 f"{folder} holds damaged files ({error}): take part in a run again"
             ) from error
-        return ClientResults(tables[0], pictures, tables[1])
-
-
-def _read_table(path: Path) -> list[dict[str, object]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="", errors="surrogateescape") as file:
-        return [dict(row) for row in csv.DictReader(file)]
+        return ClientResults(tables[0], pictures, *tables[1:])

@@ -12,6 +12,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
+from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.clustering.evaluation.server import NAMES
 from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.model import ModelFacts
@@ -105,6 +106,10 @@ class ClientRun(ABC, Generic[Model]):
 
     def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:
         """Return a table row for each image, with its file and cluster; by default no rows."""
+        return []
+
+    def profile(self, assigned: Tensor) -> list[dict[str, object]]:
+        """Describe the client's clusters by the columns of its table; by default no rows."""
         return []
 
     def client(self, number: int) -> Client:
@@ -216,6 +221,10 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
         sure = confidence(self.algorithm, model.model, client, assigned, model.typical)
         columns = table_columns({"cluster": assigned} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
+
+    def profile(self, assigned: Tensor) -> list[dict[str, object]]:
+        """Describe the client's clusters by the columns of its table; no rows for images."""
+        return profile(self.data, self.config.vectors, assigned)
 
     def save_model(self, model: FinalMessage[Any], folder: Path) -> None:
         """Write the model and its settings for ``ccfcpp predict``, without the encoder's name."""

@@ -23,7 +23,7 @@ EVERYTHING = "all"
 
 _SHAPES = (
     *("scan.encoder", "scan.stem", "scan.widths", "scan.hidden", "scan.latent"),
-    *("scan.normalisation", "crops.widths", "crops.hidden", "crops.latent", "crops.loss"),
+    *("scan.normalisation", "crops.widths", "crops.hidden", "crops.latent"),
     *("model.widths", "model.latent", "model.projector_width", "model.predictor_width"),
     "model.representation",
     # A smaller one would tell rarer values of the columns with categories.

@@ -231,7 +231,8 @@ class Worker:
             assigned = active.client.scratch.pop(ASSIGNMENTS)
             rows = active.run.table(message, active.client, assigned)
             pictures = getattr(active.run.data, "pictures", None)
-            save_results(self.folder, assigned, rows, active.run.images, pictures)
+            described = active.run.profile(assigned)
+            save_results(self.folder, assigned, rows, active.run.images, pictures, described)
             active.run.save_model(message, self.folder)
             if request.round >= active.run.algorithm.rounds:
                 self.say(self._describe_end(request.spec))

@@ -150,7 +150,7 @@ def _write_request(
     return path, fingerprint(key.public_key())
 
 
-def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
+def accept_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
     """Accept the request in a file: write the client's public key to the folder ``roster``.
 
     Returns:

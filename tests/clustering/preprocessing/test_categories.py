@@ -15,6 +15,7 @@ from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.clustering.run import ClusteringRun
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.categories import code
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.payload import pack, unpack
@@ -111,6 +112,39 @@ def test_a_rare_value_stays_at_its_client() -> None:
     assert sorted(counts[counts > 0].tolist()) == [40, 44]
 
 
+def same_bucket(word: str) -> str:
+    """Return another word that lies in the bucket of ``word``."""
+    for number in range(10**6):
+        codes = torch.tensor([code(word), code(f"other {number}")], dtype=torch.float64)
+        buckets, checks = categories.bucket_and_check(codes, 0)
+        if buckets[0] == buckets[1] and checks[0] != checks[1]:
+            return f"other {number}"
+    raise AssertionError("no bucket is shared")
+
+
+def test_a_rare_value_in_a_frequent_ones_bucket_stays_there_too() -> None:
+    config = VectorsConfig(categories=("a",), rare=5, most_categories=2)
+    work = categories.VocabularyClientWork(ClientContext(44, 1), config)
+    without = torch.tensor([[code("common")]] * 40, dtype=torch.float64)
+    secret = torch.tensor([[code(same_bucket("common"))]] * 4, dtype=torch.float64)
+    sent = work.of_client(PreprocessingParams(), torch.cat([without, secret]))
+    alone = work.of_client(PreprocessingParams(), without)
+    for name, part in pack(sent).items():
+        assert torch.equal(part, pack(alone)[name])
+    # Nor has its row a 1 in the column of the frequent one.
+    server = categories.VocabularyServerWork(config)
+    known, _ = server.aggregate(PreprocessingParams(), [sent], Randomness(0))
+    codes = torch.cat([without[:1], secret[:1]])
+    assert categories.one_hot(codes, known).tolist() == [[1.0, 0.0], [0.0, 0.0]]
+
+
+def test_a_column_of_many_values_has_the_most_frequent() -> None:
+    """Some of the thousand buckets hold several values, which are not of the vocabulary."""
+    rows = [[f"kind {number % 1000}", "a"] for number in range(2000)] + [["often", "a"]] * 50
+    run = run_on(rows, 0, rare=1, most_categories=1)
+    assert expanded(run)[:, 1].round().tolist() == [0.0] * 2000 + [1.0] * 50
+
+
 def test_two_categories_of_one_bucket_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """With few buckets some are shared, until another salt separates all."""
     monkeypatch.setattr(categories, "BUCKETS", 16)
@@ -124,8 +158,8 @@ def test_two_categories_of_one_bucket_are_told_apart(monkeypatch: pytest.MonkeyP
     for place in range(2):
         distinct = {row[place] for row in rows} - {"NA"}
         codes = torch.tensor([*map(code, distinct)], dtype=torch.float64)
-        buckets, _ = categories.bucket_and_check(codes, known.salt)
-        assert len(set(buckets.tolist())) == len(distinct)
+        keys = categories.category_key(codes, known.salt)
+        assert len(set(keys.tolist())) == len(distinct)
 
 
 def test_too_many_values_end_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
