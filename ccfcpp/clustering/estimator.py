@@ -37,6 +37,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
 from ccfcpp.data.columns import (
     Roles,
+    check_distinct,
     find_vector_columns,
     frame_numbers,
     known_names,
@@ -360,6 +361,7 @@ class FederatedClustering(
         fills, roles = own.get("missing") == "mean", Roles.of(validated(VectorsConfig, own))
         names = [*map(str, getattr(X, "columns", ()))]
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
+        check_distinct([*roles.categories, *roles.dates])
         if by_name := bool(roles.categories or roles.dates):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")

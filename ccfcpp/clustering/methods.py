@@ -27,6 +27,7 @@ from ccfcpp.core.registry import Registry
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.config import ClusterConfig
     from ccfcpp.core.data_kinds import DataKind
 
     AnyAlgorithm = ClusteringAlgorithm[Any]
@@ -120,6 +121,13 @@ def unused_if_absent(key: str) -> Callable[[Any], Unused]:
             yield key, [require("availability.sample_fraction", 1)]
 
     return unused
+
+
+def leaves_client(config: ClusterConfig, vectors: bool) -> str:
+    """Return what leaves a client in a run, in words."""
+    counts = ", counts of frequent categories" if config.vectors.categories else ""
+    sends = METHODS[config.method].sends
+    return (sends.replace("images", "vectors") if vectors else sends) + counts
 
 
 def lazy(module: str, kind: str, *others: str) -> Callable[[Problem], AnyAlgorithm]:

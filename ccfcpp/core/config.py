@@ -187,7 +187,7 @@ class VectorsConfig(Section):
     different categories have a squared distance of twice its square. If null: scaled as ``scale``
     says."""
     rare: Positive = 5
-    """Rows of a client that a category needs; the client keeps rarer ones to itself."""
+    """Rows of a client that a category needs to be counted for the list of frequent ones."""
     missing: Literal["refuse", "mean"] = "refuse"
     """Missing values: ``mean`` makes them the mean of their column over all clients."""
     scale: Literal["none", "standard", "unit"] = "none"

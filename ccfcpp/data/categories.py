@@ -22,6 +22,8 @@ CODE_BITS = 48
 """Bits of a code: less than the largest coordinate that vectors without a scale may have."""
 DAY = 86400
 """Seconds of a day."""
+_NOTHING_OF_PANDAS = ("<NA>", "NaT")
+"""Missing values as pandas writes them; "nat" may be a category."""
 
 
 def code(text: str) -> float:
@@ -32,18 +34,31 @@ def code(text: str) -> float:
         (True, False, nan)
     """
     name = canonical(text)
-    # A truth value is written as True by pandas, and as true by others.
-    name = name.lower() if name.lower() in (*NOTHING, "true", "false") else name
-    if name in NOTHING:
+    lowered = name.lower()
+    if lowered in NOTHING or name in _NOTHING_OF_PANDAS:
         return math.nan
+    # A truth value is written as True by pandas, and as true by others.
+    name = lowered if lowered in ("true", "false") else name
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") >> (64 - CODE_BITS))
 
 
-def codes_of(cells: Array) -> NDArray[np.float64]:
-    """Return the codes of a column's cells, float64 of shape (rows,)."""
-    distinct, index = np.unique(cells.astype(np.str_), return_inverse=True)
-    return np.array([code(str(text)) for text in distinct])[index]
+def texts_of(cells: Array) -> list[str]:
+    """Return the text of each of a column's cells."""
+    if cells.dtype.kind != "O":
+        return [*map(str, cells.astype(np.str_).tolist())]
+    # As numpy's strings all would take as much memory as the longest.
+    return [
+        cell.decode("utf-8", "replace") if isinstance(cell, bytes) else str(cell)
+        for cell in cells.tolist()
+    ]
+
+
+def encode(cells: Array) -> tuple[NDArray[np.float64], list[str]]:
+    """Return the codes of a column's cells, float64 of shape (rows,), and its distinct texts."""
+    texts = texts_of(cells)
+    codes = {text: code(text) for text in dict.fromkeys(texts)}
+    return np.array([codes[text] for text in texts]), sorted(codes)
 
 
 def days_of(path: Path | str, name: str, cells: Array) -> NDArray[np.float64]:
@@ -58,20 +73,20 @@ def days_of(path: Path | str, name: str, cells: Array) -> NDArray[np.float64]:
     if cells.dtype.kind == "M":
         seconds = cells.astype("datetime64[us]").astype(np.float64) / 1e6
         return np.where(np.isnat(cells), np.nan, seconds / DAY)
-    distinct, index = np.unique(cells.astype(np.str_), return_inverse=True)
+    texts = texts_of(cells)
     try:
-        days = np.array([_day(text) for text in map(str.strip, map(str, distinct))])
+        days = {text: _day(text.strip()) for text in dict.fromkeys(texts)}
     except ValueError as error:
         raise UsageError(
             f"{path}: column {name!r} holds {str(error)[:40]!r}, which is no date: write dates as "
             "2026-01-31, or leave the column out of --dates"
         ) from None
-    return days[index]
+    return np.array([days[text] for text in texts])
 
 
 def _day(text: str) -> float:
     """Convert one date to days; raise ``ValueError`` with the text if it is none."""
-    if text.lower() in NOTHING or text == "NaT":
+    if text.lower() in NOTHING or text in _NOTHING_OF_PANDAS:
         return math.nan
     try:
         moment = datetime.fromisoformat(text)
@@ -88,4 +103,6 @@ def date_of(day: float) -> str:
         >>> date_of(20484.5)
         '2026-01-31'
     """
-    return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(day)).isoformat()
+    ordinal = date(1970, 1, 1).toordinal() + math.floor(day)
+    # A time zone can make a date that Python does not know of the first and the last one it knows.
+    return date.fromordinal(max(1, min(ordinal, date.max.toordinal()))).isoformat()

@@ -14,7 +14,7 @@ from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import list_first
-from ccfcpp.data.categories import code, codes_of, days_of
+from ccfcpp.data.categories import code, days_of, encode, texts_of
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
@@ -98,6 +98,20 @@ class Roles(NamedTuple):
         return [name for name in (self.label, self.client) if name is not None]
 
 
+def check_distinct(names: Sequence[str]) -> None:
+    """Check that no column has two roles: classes, clients, categories, dates.
+
+    Raises:
+        UsageError: One has.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise UsageError(
+                f"column {name!r} is named twice, among --label-column, --client-column, "
+                "--categories and --dates: name it once"
+            )
+
+
 def known_names(where: Path | str, written: Iterable[str], what: str = "columns") -> list[str]:
     """Return the canonical forms of names, and check that they differ.
 
@@ -144,10 +158,24 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
     """
     names = known_names(path, source.written) or [*map(str, range(source.width))]
     positions = find_vector_columns(path, roles, names, source.written)
-    named = {name: _to_strings(path, name, source.cells(names.index(name))) for name in roles.named}
-    positions = [*map(names.index, roles.arranged(names[position] for position in positions))]
+    places = {name: place for place, name in enumerate(names)}
+    named = {name: _to_strings(path, name, source.cells(places[name])) for name in roles.named}
+    if roles.categories:
+        positions = [places[name] for name in roles.arranged(names[place] for place in positions)]
+    coded = {
+        names[place]: encode(source.cells(place))
+        for place in positions
+        if names[place] in roles.categories
+    }
     if source.whole is None or roles.categories or roles.dates:
-        columns = [_to_numbers(path, names[i], i, roles, source) for i in positions]
+        columns = [
+            coded[names[place]][0]
+            if names[place] in coded
+            else days_of(path, names[place], source.cells(place))
+            if names[place] in roles.dates
+            else source.numbers(place)
+            for place in positions
+        ]
         numbers = np.stack(columns, axis=1)
     else:
         # A memory-mapped array is not copied if all its columns are wanted.
@@ -162,33 +190,20 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         source.names,
         source.encoder,
         source.notes,
+        {code(text): canonical(text) for _, texts in coded.values() for text in texts},
     )
     if not table.columns or numbers.size == 0:
         return table
     if roles.chosen:
         return with_columns(table, roles.chosen)
-    plain = sum(name not in roles.categories for name in table.columns)
-    values = {
-        name: [*map(str, np.unique(source.cells(names.index(name)).astype(np.str_)))]
-        for name in table.columns[plain:]
-    }
+    plain = len(table.columns) - len(coded)
+    warnings = warn_of_row_numbers(path, table.columns[:plain], numbers[:, :plain])
     spellings = [
         line
-        for name, texts in values.items()
+        for name, (_, texts) in coded.items()
         for line in describe_spellings(texts, f"values of {name!r}")
     ]
-    texts = {code(text): canonical(text) for texts in values.values() for text in texts}
-    warnings = warn_of_row_numbers(path, table.columns[:plain], numbers[:, :plain])
-    return table._replace(notes=(*table.notes, *warnings, *spellings), texts=texts)
-
-
-def _to_numbers(path: Path, name: str, position: int, roles: Roles, source: Source) -> Array:
-    """Return a column as numbers: codes of categories, days of dates, or what it holds."""
-    if name in roles.categories:
-        return codes_of(source.cells(position))
-    if name in roles.dates:
-        return days_of(path, name, source.cells(position))
-    return source.numbers(position)
+    return table._replace(notes=(*table.notes, *warnings, *spellings))
 
 
 def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -> Array:
@@ -210,11 +225,37 @@ def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -
     for name in wanted:
         cells = np.asarray(frame[[given[name]]]).reshape(-1)
         if name in roles.categories:
-            cells = codes_of(cells)
+            columns.append(encode(cells)[0])
         elif name in roles.dates:
-            cells = days_of(where, name, cells)
-        columns.append(cells)
+            columns.append(days_of(where, name, cells))
+        else:
+            columns.append(_floats(where, name, cells))
     return np.stack(columns, axis=1)
+
+
+def _floats(where: str, name: str, cells: Array) -> NDArray[np.float64]:
+    """Return a data frame's column of numbers; NaN where one is missing."""
+    try:
+        if cells.dtype.kind in "mM":
+            raise TypeError
+        if cells.dtype.kind == "O":
+            # pandas has a value of its own for missing ones.
+            cells = np.array([np.nan if str(cell) == "<NA>" else cell for cell in cells])
+        return cells.astype(np.float64)
+    except (TypeError, ValueError):
+        wrong = next(text for text in texts_of(cells) if not _is_number(text))
+        raise UsageError(
+            f"{where}: column {name!r} holds {wrong[:40]!r}, which is no number: name it by "
+            "vectors.categories or vectors.dates, or take it out"
+        ) from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _to_strings(path: Path, name: str, column: Array) -> Array:
@@ -242,19 +283,25 @@ def find_vector_columns(
     Raises:
         UsageError: A column is missing or has no name, or no column is left.
     """
+    if not written and (roles.categories or roles.dates):
+        raise UsageError(
+            f"{path} has no names of columns, and --categories and --dates need them: give it a "
+            "first line of names"
+        )
+    places = {name: place for place, name in enumerate(names)}
     chosen = roles.chosen if written else ()
-    lacking = [name for name in chosen if name not in names]
+    lacking = [name for name in chosen if name not in places]
     if lacking and roles.missing == "mean":
         check_missing(path, names, chosen, lacking[0], (names, chosen))
-        chosen = tuple(name for name in chosen if name in names)
+        chosen = tuple(name for name in chosen if name in places)
     # Another file may have the column if this one has names and may lack some.
     required = roles.missing == "refuse" or not written
     special = (*roles.categories, *roles.dates) if required else ()
     for name in (*roles.named, *chosen, *special):
-        if name not in names:
+        if name not in places:
             shown = list_first([*map(repr, names)])
             raise UsageError(f"{path} has no column {name!r}: it has {shown}")
-    positions = [names.index(name) for name in chosen or names if name not in roles.named]
+    positions = [places[name] for name in chosen or names if name not in roles.named]
     if not positions:
         beside = ", ".join(roles.named) or "an index"
         raise UsageError(f"{path} has no column beside {beside}: nothing is left")
@@ -343,7 +390,8 @@ def align_columns(tables: Sequence[tuple[Path, Table]], roles: Roles) -> list[Ta
                 f"{path} has {table.numbers.shape[1]} columns and {first} has "
                 f"{wanted.numbers.shape[1]}: give all files the same, or names to their columns"
             )
-        lacking = [name for name in everything if name not in table.columns]
+        own = {*table.columns}
+        lacking = [name for name in everything if name not in own]
         if lacking and table.columns:
             check_missing(path, table.columns, shared, lacking[0], together)
         if lacking and (missing == "refuse" or not table.columns):
@@ -359,7 +407,8 @@ def with_columns(table: Table, wanted: Sequence[str]) -> Table:
     if list(table.columns) == list(wanted):
         return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)
+    places = {name: place for place, name in enumerate(table.columns)}
     for position, name in enumerate(wanted):
-        if name in table.columns:
-            filled[:, position] = table.numbers[:, table.columns.index(name)]
+        if name in places:
+            filled[:, position] = table.numbers[:, places[name]]
     return table._replace(numbers=filled, columns=tuple(wanted))

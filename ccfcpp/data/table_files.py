@@ -50,7 +50,7 @@ def read_csv(path: Path, roles: Roles) -> Source:
         tuple(first) if has_names else (),
         len(first),
         lambda i: _parse_numbers(path, names[i], columns[i], has_names),
-        lambda i: np.array(columns[i].to_pylist(), np.str_),
+        lambda i: np.array(columns[i].to_pylist(), object),
         notes=notes,
     )
 
@@ -193,7 +193,7 @@ def _to_names(path: Path, name: str, column: Any) -> Array:
     if names.dtype == object:
         # Bytes are decoded as in `as_strings`.
         texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in names]
-        names = np.array(["" if text is None else str(text) for text in texts], np.str_)
+        names = np.array(["" if text is None else str(text) for text in texts], object)
     return names
 
 

@@ -10,7 +10,6 @@ and named columns may have another order in each file.
 
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from ccfcpp.data.columns import (
     Source,
     Table,
     align_columns,
+    check_distinct,
     files_of_clients,
     select_columns,
 )
@@ -151,20 +151,6 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
         str(arrays.get("encoder", "")),
         whole=numbers,
     )
-
-
-def check_distinct(names: Sequence[str]) -> None:
-    """Check that no column has two roles: classes, clients, categories, dates.
-
-    Raises:
-        UsageError: One has.
-    """
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise UsageError(
-                f"column {name!r} is named twice, among --label-column, --client-column, "
-                "--categories and --dates: name it once"
-            )
 
 
 _READERS: dict[str, Callable[[Path, Roles], Source]] = {

@@ -44,9 +44,9 @@ def _clusters(row: Row) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    # A category such as "+" has a quote before it, for spreadsheets.
-    category = row["category"].removeprefix("'")
-    return printable_name(f"{row['column']}: {category}" if category else row["column"])
+    # A name such as "+" has a quote before it, for spreadsheets.
+    names = (row[key].removeprefix("'") for key in ("column", "category"))
+    return printable_name(": ".join(filter(None, names)))
 
 
 def _value(row: Row, place: str) -> str:

@@ -293,6 +293,9 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
         load_model(tmp_path / "saved").assign(np.eye(3))
     with pytest.raises(UsageError, match="X has no column 'born', which the model needs"):
         model.predict(frame[["colour", "size"]])
+    twice = {"vectors": {"categories": ["colour"], "dates": ["colour"]}}
+    with pytest.raises(UsageError, match="column 'colour' is named twice"):
+        FederatedClustering(3, method="fed-km", settings=twice).fit(frame)
     with pytest.raises(UsageError, match="name columns: give a data frame"):
         model.fit(np.eye(9), clients=np.arange(9) % 3)
 

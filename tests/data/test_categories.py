@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.categories import code, codes_of, date_of, days_of
+from ccfcpp.data.categories import code, date_of, days_of, encode
 from ccfcpp.data.columns import Roles, frame_numbers
 from ccfcpp.data.tables import read_vectors
 
@@ -22,7 +23,8 @@ def written(path: Path, text: str) -> Path:
 
 @given(st.lists(st.text(max_size=8), max_size=20))
 def test_equal_texts_have_equal_codes_and_others_do_not(texts: list[str]) -> None:
-    codes = codes_of(np.array(texts, np.str_))
+    codes, distinct = encode(np.array(texts, np.str_))
+    assert distinct == sorted({*texts})
     for text, one in zip(texts, codes, strict=True):
         assert one == code(text) or (np.isnan(one) and np.isnan(code(text)))
         assert np.isnan(one) or (one == int(one) and 0 <= one < 2**48)
@@ -45,7 +47,7 @@ def test_which_texts_are_one_category(one: str, other: str, same: bool) -> None:
     assert (code(one) == code(other)) == same
 
 
-@pytest.mark.parametrize("text", ["", " ", "NA", "nan", "None", "null"])
+@pytest.mark.parametrize("text", ["", " ", "NA", "nan", "None", "null", "<NA>", "NaT"])
 def test_what_is_missing(text: str) -> None:
     assert np.isnan(code(text))
     assert np.isnan(days_of("x", "a", np.array([text]))).all()
@@ -77,13 +79,57 @@ def test_a_folder_has_one_order_of_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["refuse", "mean"])
 @pytest.mark.parametrize("role", ["categories", "dates"])
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", "1,2\n3,4\n"])
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("colour", "a,b\n1,2\n", "has no column 'colour': it has"),
+        ("0", "1,2\n3,4\n", "has no names of columns, and --categories and --dates need them"),
+    ],
+)
 def test_a_name_that_no_column_has_is_refused(
-    text: str, role: str, missing: str, tmp_path: Path
+    name: str, text: str, message: str, role: str, missing: str, tmp_path: Path
 ) -> None:
-    arguments: dict[str, Any] = {role: ["colour"], "missing": missing}
-    with pytest.raises(UsageError, match="has no column 'colour': it has"):
+    arguments: dict[str, Any] = {role: [name], "missing": missing}
+    with pytest.raises(UsageError, match=message):
         read_vectors(written(tmp_path / "x.csv", text), **arguments)
+
+
+def test_a_long_cell_takes_no_more_than_its_own_memory(tmp_path: Path) -> None:
+    """As strings of one length these would be 8 GB."""
+    cells = ["short"] * 2000 + ["long" * 250_000]
+    text = "a,kind\n" + "".join(f"{number},{cell}\n" for number, cell in enumerate(cells))
+    data = read_vectors(written(tmp_path / "x.csv", text), categories=["kind"])
+    assert len(data.texts) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (np.array(["2026-01-01"] * 3, "datetime64[ns]"), "2026-01-01"),
+        (np.array([1, "q", 2], object), "q"),
+        (np.array([5, 6, 7], "timedelta64[s]"), "5 seconds"),
+    ],
+)
+def test_a_column_of_a_frame_that_holds_no_numbers_is_named(
+    column: NDArray[np.generic], shown: str
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"odd": column, "kind": ["x", "y", "x"]})
+    with pytest.raises(UsageError, match=f"column 'odd' holds '{shown}.*, which is no number"):
+        frame_numbers("X", frame, ["odd", "kind"], Roles(categories=("kind",)))
+
+
+def test_missing_values_of_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": pandas.array([1.5, None]), "kind": pandas.array(["x", None])})
+    numbers = frame_numbers("X", frame, ["a", "kind"], Roles(categories=("kind",)))
+    assert np.isnan(numbers).tolist() == [[False, False], [True, True]]
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"])
+def test_the_first_and_the_last_date_have_a_name(text: str) -> None:
+    (day,) = days_of("x", "a", np.array([text]))
+    assert date_of(day) == text[:10]
 
 
 def test_a_category_that_is_missing_is_refused_or_kept(tmp_path: Path) -> None:

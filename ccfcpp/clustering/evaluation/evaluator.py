@@ -16,7 +16,7 @@ from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.mahalanobis import SampleDistribution, model_tensors
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import leaves_client
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
     calibration,
@@ -89,7 +89,6 @@ class ClusteringEvaluator(Evaluator[Any]):
     def describe(self) -> Json:
         """Return facts about system, data, partition and clients, for the summary."""
         config = self.config
-        sends = METHODS[config.method].sends
         return {
             "method": config.method,
             "dataset": config.dataset,
@@ -107,7 +106,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "clients": len(self.parts),
             "connected": len(self.clients),
             "disconnected": len(self._absent),
-            "sends": sends.replace("images", "vectors") if self.problem.has_vectors else sends,
+            "sends": leaves_client(config, self.problem.has_vectors),
             "device": str(self.problem.device),
             **self.algorithm.describe(),
         }

@@ -75,7 +75,10 @@ def _statistics(values: Tensor, clusters: Tensor, k: int) -> tuple[dict[str, obj
     # Offsets for squares, since those of dates would cancel; values for means, so that 0 is 0.
     pairs = torch.stack([values, values - mean], dim=1)
     sums, offsets = sum_by_group(clusters, pairs, k).T
-    total = float(pairs[:, 1].square().sum())
+    # The offsets of equal values may be rounding errors.
+    total = (
+        float(pairs[:, 1].square().sum()) if len(values) and values.min() < values.max() else 0.0
+    )
     between = float((offsets.square() / counts.clamp(min=1)).sum())
     spread: dict[str, object] = {
         "differs": f"{between / total if total else 0.0:.3f}",

@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
 from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import leaves_client
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import sum_tables, table_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, AnyAlgorithm, Counts
@@ -83,8 +83,9 @@ class CountsEvaluator(Evaluator[Any]):
             "device": str(self.deployed.device),
         }
         if not isinstance(algorithm, FederatedClassification):
-            known = {"clusters": self.spec.clusters, "sends": METHODS[config.method].sends}
-            return setting | known | algorithm.describe()
+            assert isinstance(config, ClusterConfig)
+            sends = leaves_client(config, self.spec.unit == "vector")
+            return setting | {"clusters": self.spec.clusters, "sends": sends} | algorithm.describe()
         return setting | {
             "training_images": self.spec.samples,
             "model": algorithm.config.model.name,

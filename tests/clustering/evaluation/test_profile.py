@@ -72,6 +72,12 @@ def test_means_shares_and_the_variance_between_clusters(rows: list[tuple[str, st
     assert shares == sorted(shares, reverse=True, key=lambda text: float(str(text)))
 
 
+def test_a_constant_column_differs_nowhere() -> None:
+    data = VectorData("rows", torch.full((7, 1), 0.1, dtype=torch.float64), columns=("a",))
+    (row,) = profile(data, VectorsConfig(), torch.tensor([0, 0, 0, 1, 1, 1, 1]))
+    assert (row["differs"], row["deviation"]) == ("0.000", 0.0)
+
+
 def test_only_named_columns_of_tables_are_described() -> None:
     data, clusters = data_of([("1", "red", 0), ("2", "blue", 1)])
     assert len(profile(data, VECTORS, clusters)) == 3

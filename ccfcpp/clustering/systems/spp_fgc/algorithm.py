@@ -32,6 +32,7 @@ from ccfcpp.plugin import (
     ClientSide,
     ClientWork,
     Exchange,
+    FederationError,
     KeyValue,
     Member,
     Metrics,
@@ -236,6 +237,11 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
         means, sizes = torch.cat([one.means.cpu() for one in received])[kept], owner.bincount()
         shares = torch.tensor([len(own) for own in owners]) / len(owner)
         spread = shares.double() @ torch.stack([one.spread.cpu() for one in received])
+        if not bool(spread[0] > 0):
+            raise FederationError(
+                f"no client has more records than prototypes ({self.prototypes}), so that nothing "
+                "tells how far they spread: give fewer by --set spp.prototypes, or another --method"
+            )
         links = self.config.links * links_between(means, sizes, spread)
         joint = joint_graph(received, links[owner][:, owner])
         clusters = cut(joint, means[owner], self.problem.clusters)

@@ -146,6 +146,15 @@ def test_more_records_than_the_graph_may_have_are_one_line(tmp_path: Path) -> No
     assert "give --set data.images=50, or with" in result.stderr.splitlines()[-1]
 
 
+def test_clients_of_few_records_are_told_what_to_do(tmp_path: Path) -> None:
+    """Where each record is a prototype, nothing tells how near two clients' records are."""
+    few = ("--set", "data.images=40", "--clients", "10", "--partition", "iid")
+    result = ccfcpp("cluster", "--method", "spp-fgc", *few, "--out", tmp_path / "run")
+    assert result.code == 1
+    assert "no client has more records than prototypes (10)" in result.stderr
+    assert "--set spp.prototypes" in result.stderr
+
+
 def test_a_run_on_the_digits_finds_them_and_predict_does(tmp_path: Path) -> None:
     """Orders of clients, interruptions and absent clients are tried with all systems."""
     data, run = load("digits"), tmp_path / "run"
