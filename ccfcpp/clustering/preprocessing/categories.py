@@ -31,8 +31,10 @@ from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.update_format import Count, Spec, Sum, UpdateFormat
 
 BUCKETS = 1 << 15
-TRIES = 8
+TRIES = 4
 """Times that the vocabulary is pooled at most, each time with other buckets."""
+_MOST_SHARED = 0.125
+"""Largest share of a column's buckets that several categories may share after the last try."""
 _CHECKS = 1 << 6
 """Number of values of a category's second number."""
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -138,28 +140,36 @@ class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, 
     ) -> tuple[PreprocessingParams, Metrics]:
         """Return the state with the vocabulary; without, if one of its buckets has several.
 
+        After the last try buckets that have several are left out.
+
         Raises:
-            FederationError: The last try failed, too.
+            FederationError: These are too many, so that hardly a value is frequent.
         """
         total = sum_updates(updates)
-        most = min(self.config.most_categories, BUCKETS)
-        # The most frequent first; of equals the lower bucket, whatever the sorting algorithm.
-        order = total.counts.round().argsort(dim=1, descending=True, stable=True)[:, :most]
-        counts, checks, squares = (
-            part.gather(1, order) for part in (total.counts.round(), total.checks, total.squares)
-        )
+        counts = total.counts.round()
         # Of integers, so that a single category gives 0 but for rounding of sums in fixed point.
-        if bool((squares * counts - checks.square() > 0.5 * counts).any()):
-            if state.salt + 1 == TRIES:
+        shared = total.squares * counts - total.checks.square() > 0.5 * counts
+        most = min(self.config.most_categories, BUCKETS)
+        if bool(shared.gather(1, _most_frequent(counts, most)).any()):
+            if state.salt + 1 < TRIES:
+                return replace(state, salt=state.salt + 1), {}
+            if bool((shared.sum(dim=1) > _MOST_SHARED * (counts > 0).sum(dim=1)).any()):
                 raise FederationError(
                     "two categories of a column cannot be told apart: a column of "
                     "vectors.categories has thousands of values, so leave it out"
                 )
-            return replace(state, salt=state.salt + 1), {}
+        counts = torch.where(shared, 0, counts)
+        order = _most_frequent(counts, most)
+        counts, checks = counts.gather(1, order), total.checks.gather(1, order)
         keys = order + BUCKETS * (checks / counts.clamp(min=1)).round().long()
         kept = torch.where(counts > 0, keys, -1)
         missing = self.config.most_categories - most
         return replace(state, vocabulary=F.pad(kept, (0, missing), value=-1)), {}
+
+
+def _most_frequent(counts: Tensor, most: int) -> Tensor:
+    """Return the buckets with the highest counts in each row; of equals the lower one first."""
+    return counts.argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
 @dataclass(frozen=True)

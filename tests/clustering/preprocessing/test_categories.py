@@ -138,6 +138,13 @@ def test_a_rare_value_in_a_frequent_ones_bucket_stays_there_too() -> None:
     assert categories.one_hot(codes, known).tolist() == [[1.0, 0.0], [0.0, 0.0]]
 
 
+def test_a_column_of_equally_frequent_values_has_some_of_them() -> None:
+    """Buckets of two values seem to be the most frequent ones, whatever the salt."""
+    rows = [[f"kind {number % 500}", "a"] for number in range(2000)]
+    slots = expanded(run_on(rows, 0, rare=1, most_categories=3))[:, 1:4]
+    assert slots.round().sum(axis=0).tolist() == [4, 4, 4]
+
+
 def test_a_column_of_many_values_has_the_most_frequent() -> None:
     """Some of the thousand buckets hold several values, which are not of the vocabulary."""
     rows = [[f"kind {number % 1000}", "a"] for number in range(2000)] + [["often", "a"]] * 50
