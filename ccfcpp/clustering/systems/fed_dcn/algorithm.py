@@ -2,11 +2,10 @@
 
 Source: *FedDCN* (arXiv 2609.21829), "the paper", and its public code.
 
-Each client trains an autoencoder by itself, and sends its decoder, and of each cluster of latents
-the centroid, a deviation and a number of points. With samples that decoders make of latents drawn
-near the centroids, and their embedding by UMAP, the server trains the global autoencoder. In later
-rounds clients train it on own and as many synthetic samples, and the server averages it; then
-clients run k-means on the latents, and the server on their centroids.
+Each client trains an autoencoder, and sends its decoder, and centroid, deviation and size of each
+cluster of latents. With samples that decoders make of latents near the centroids, and their UMAP
+embedding, the server trains the global autoencoder. In later rounds clients train it on own and as
+many synthetic samples, and the server averages it; then both run k-means, on latents and centroids.
 
 A decoder can memorise its client's samples. The server can draw any number of samples from it, and
 all clients get the synthetic ones. Later models give away what any averaged autoencoder does.
@@ -47,9 +46,7 @@ from ccfcpp.models.state import random_state
 class DCNState(EncoderState):
     """State of the server, and without ``best`` the message to clients.
 
-    Attributes:
-        synthetic: Synthetic samples, uint8 images or float vectors; None before there are any.
-        best: The round with the least Davies-Bouldin index so far; ``index`` is that index.
+    ``synthetic`` are uint8 images, and ``index`` is the least Davies-Bouldin index, of ``best``.
     """
 
     synthetic: Tensor | None = None
@@ -114,10 +111,10 @@ class ServerClusters(ServerWork[DCNState, DCNState, Any]):
         if self.exchange is OWN_NETWORK:
             state = self.system.begin(state, list(updates), randomness)
         else:
-            votes, before = [own.centroids for own in updates], required_centroids(state.centroids)
-            seed = randomness.integer("k-means")
-            moved = kmeans(torch.cat(votes), len(before), seed=seed, init=before)
-            state = replace(state, centroids=moved.centroids.float())
+            votes = torch.cat([own.centroids for own in updates])
+            start, seed = required_centroids(state.centroids), randomness.integer("k-means")
+            moved = kmeans(votes, len(start), seed=seed, init=start).centroids.float()
+            state = replace(state, centroids=moved)
         return self.system.judge(state, randomness.round)
 
 
@@ -147,8 +144,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
 
     def has_converged(self, state: DCNState) -> bool:
         """Return whether the index has not fallen for as many rounds as are waited."""
-        best = state.version if state.best is None else state.best.version
-        return state.version - best >= self.config.patience
+        return state.best is not None and state.version - state.best.version >= self.config.patience
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: own networks, training, and k-means."""
@@ -160,13 +156,12 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         return self.dcn.describe(model, client.images, centroids)
 
     def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
-        samples, to = beside(known, client, source), (required_centroids(known.centroids), None)
-        epochs = self.config.local_epochs
-        model, loss = self.dcn.descend(known.model, samples, epochs, source, to)
+        samples, to = _beside(known, client, source), (known.centroids, None)
+        model, loss = self.dcn.descend(known.model, samples, self.config.local_epochs, source, to)
         return TrainingUpdate(model, len(client), loss)
 
     def _cluster(self, known: DCNState, client: Client, source: Randomness) -> LocalCentroids:
-        samples = beside(known, client, source)
+        samples = _beside(known, client, source)
         return LocalCentroids(self.dcn.find(known.model, samples, source, known.centroids))
 
     def begin(self, state: DCNState, sent: Sequence[LocalClusters], source: Randomness) -> DCNState:
@@ -207,8 +202,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         return DCNState(part_of(state.model, "encoder"), centroids=state.centroids)
 
 
-def beside(known: DCNState, client: Client, source: Randomness) -> Tensor:
-    """Return a client's samples, and as many synthetic ones at random."""
+def _beside(known: DCNState, client: Client, source: Randomness) -> Tensor:
     synthetic, generator = required_centroids(known.synthetic), source.generator("beside")
     drawn = torch.randint(len(synthetic), (len(client),), generator=generator)
     return torch.cat([client.images, synthetic[drawn.to(synthetic.device)]])

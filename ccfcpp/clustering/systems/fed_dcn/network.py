@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
 from ccfcpp.clustering.systems.synthetic.deep_clustering import DeepClustering
+from ccfcpp.clustering.systems.synthetic.networks import Autoencoder
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
 from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState
 
-Pulls = tuple[Tensor | None, Tensor | None]
+Maybe = Tensor | None
+Pulls = tuple[Maybe, Maybe]
 """What latents are drawn to: centroids (k, latent), and a target of each (samples, latent)."""
 
 
@@ -31,9 +33,8 @@ class LocalClusters(CentroidUpdate):
 def fed_dcn_loss(config: FedDCNConfig, x: Tensor, outputs: Sequence[Tensor], to: Pulls) -> Tensor:
     """Return mse(g(f(x)), x) + γ mse(f(x), u) + β mean ‖f(x) − m‖², as in the public code.
 
-    An ``mse`` is a mean over samples and dimensions, γ is ``geometry``, and β is ``clustering``.
-    ``outputs`` are f(x), of shape (batch, latent), and g(f(x)), as x (batch, pixels); ``to``
-    are centroids, of which m is the nearest, and targets u; without one, its term is left out.
+    γ is ``geometry``, β ``clustering``, and ``outputs`` f(x), (batch, latent), and g(f(x)), (batch,
+    pixels). ``to`` has centroids, of which m is the nearest, and targets u; None: without its term.
     """
     (latents, shown), (centroids, targets) = outputs, to
     loss = F.mse_loss(shown, x)
@@ -50,6 +51,20 @@ class Trainer(DeepClustering):
 
     config: FedDCNConfig
 
+    def make_model(self) -> Autoencoder:
+        """Build the autoencoder, with BatchNorm and a sigmoid at pixels as in the public code."""
+        model, widths = super().make_model(), self.config.widths
+        for part, first in ((model.encoder, 2), (model.decoder, 1)):
+            for number, width in enumerate(widths if first == 2 else widths[::-1]):
+                part.insert(first + 3 * number, nn.BatchNorm1d(width))
+        model.decoder.append(nn.Sigmoid())
+        return model
+
+    def _make_encoder(self) -> nn.Module:
+        alone = nn.Sequential()
+        alone.add_module("encoder", self.make_model().encoder)
+        return alone
+
     def descend(
         self, start: ModelState, samples: Tensor, epochs: int, source: Randomness, to: Pulls
     ) -> tuple[ModelState, float]:
@@ -58,46 +73,40 @@ class Trainer(DeepClustering):
         network.load(start)
         optimizer = FlatAdam(network)
         optimizer.begin(self.config.learning_rate)
-        for epoch in range(epochs):
-            for batch in self._batches(len(samples), source, epoch):
-                points, (centroids, targets) = to_float(samples[batch]).flatten(1), to
-                pulls = centroids, None if targets is None else targets[batch]
-                loss = fed_dcn_loss(self.config, points, network(points), pulls)
-                network.backward(loss)
-                optimizer.step()
+        batches = (b for n in range(epochs) for b in self._batches(len(samples), source, n))
+        for batch in (indices for indices in batches if len(indices) > 1):  # for BatchNorm
+            points, (centroids, targets) = to_float(samples[batch]).flatten(1), to
+            pulls = centroids, None if targets is None else targets[batch]
+            loss = fed_dcn_loss(self.config, points, network(points), pulls)
+            network.backward(loss)
+            network.gradients /= network.gradients.norm().clamp(min=1)  # as in the public code
+            optimizer.step()
         self._check_finite(network.weights)
         return network.state(), float(loss.detach())
 
-    def find(
-        self, model: ModelState, samples: Tensor, source: Randomness, start: Tensor | None = None
-    ) -> Tensor:
+    def find(self, model: ModelState, samples: Tensor, source: Randomness, start: Maybe) -> Tensor:
         """Run k-means on latents, from centroids or at random; return (at most k, latent)."""
         k, latents = self.clusters if start is None else len(start), self.encode(model, samples)
         return kmeans(latents, k, seed=source.integer("k-means"), init=start).centroids.float()
 
     def train(
-        self, start: ModelState, samples: Tensor, source: Randomness, targets: Tensor | None = None
+        self, start: ModelState, x: Tensor, source: Randomness, targets: Maybe = None
     ) -> tuple[ModelState, Tensor]:
         """Train without, then with the term of k-means; return the weights and the centroids."""
-        model, _ = self.descend(
-            start, samples, self.config.pretrain_epochs, source, (None, targets)
-        )
-        centroids = self.find(model, samples, source)
-        model, _ = self.descend(model, samples, self.config.epochs, source, (centroids, targets))
-        return model, self.find(model, samples, source, centroids)
+        model, _ = self.descend(start, x, self.config.pretrain_epochs, source, (None, targets))
+        centroids = self.find(model, x, source, None)
+        model, _ = self.descend(model, x, self.config.epochs, source, (centroids, targets))
+        return model, self.find(model, x, source, centroids)
 
     def describe(self, model: ModelState, samples: Tensor, centroids: Tensor) -> LocalClusters:
-        """Describe clusters as the public code does; the size is 1 at least.
-
-        A deviation is that of distances from the centroid, or 1 of one; sizes count those up to it.
-        """
+        """Describe clusters as the public code does: sizes count distances up to the deviation."""
         latents = self.encode(model, samples)
         labels = nearest(latents, centroids)
         distances = (latents - centroids[labels]).norm(dim=1)
         own = [distances[labels == cluster] for cluster in range(len(centroids))]
         deviations = torch.stack([d.std() if len(d) > 1 else d.new_ones(()) for d in own])
-        sizes = torch.stack([(d <= s).sum() for d, s in zip(own, deviations, strict=True)])
-        sizes = sizes.clamp(min=1).double()
+        near = labels[distances <= deviations[labels]]
+        sizes = near.bincount(minlength=len(centroids)).clamp(min=1).double()
         return LocalClusters(centroids, sizes, part_of(model, "decoder"), deviations.float())
 
     @torch.no_grad()
@@ -105,17 +114,15 @@ class Trainer(DeepClustering):
         """Draw latents from N(centroid, deviation²) in proportion to sizes, and decode them."""
         drawn, ends = [], torch.cat([own.sizes for own in clients]).cpu().cumsum(0)
         ends = (ends / ends[-1] * self.config.synthetic).round().long()
-        numbers = ends.diff(prepend=ends.new_zeros(1))
-        for own in clients:
-            shares, numbers = numbers[: len(own.sizes)], numbers[len(own.sizes) :]
+        numbers, lengths = ends.diff(prepend=ends.new_zeros(1)), [len(own.sizes) for own in clients]
+        for own, shares in zip(clients, torch.split(numbers, lengths), strict=True):
             rows = torch.arange(len(shares)).repeat_interleave(shares)
             noise = torch.randn(len(rows), self.config.latent, generator=generator)
             latents = own.centroids[rows] + own.deviations[rows, None] * noise.to(own.centroids)
             network = self._flat_network(lambda: self.make_model().decoder, trained=False)
             network.load({n.removeprefix("decoder."): entry for n, entry in own.decoder.items()})
             drawn.append(network(latents.to(network.weights))[0])
-        points = torch.cat(drawn).nan_to_num().view(-1, *self.image_shape)
-        return points if len(self.image_shape) == 1 else (points.clamp(0, 1) * 255).round().byte()
+        return (torch.cat(drawn).nan_to_num() * 255).round().byte().view(-1, *self.image_shape)
 
 
 def part_of(model: ModelState, name: str) -> ModelState:
@@ -124,7 +131,7 @@ def part_of(model: ModelState, name: str) -> ModelState:
 
 
 def embed(samples: Tensor, dimensions: int, seed: int) -> Tensor:
-    """Embed images or vectors by UMAP, as the paper does: floats of shape (samples, dimensions)."""
+    """Embed images by UMAP, as the paper does: floats of shape (samples, dimensions)."""
     from umap import UMAP  # Imported here: it is an extra, and takes seconds.
 
     umap = UMAP(15, dimensions, min_dist=0.1, random_state=seed % 2**32, n_jobs=1)

@@ -11,9 +11,8 @@ FED_DCN = System(
     kinds=("models", "centroids", "synthetic"),
     make=lazy("ccfcpp.clustering.systems.fed_dcn.algorithm", "FedDCN"),
     sections={"dcn": FedDCNConfig, "compute": PrecisionConfig},
-    fixed={"dcn": {**_DCN, "learning_rate": 0.0072818}},
+    fixed={"dcn": {**_DCN, "batch_size": 256, "learning_rate": 0.0072818}},
     ignores=("dcn.initial_count", "dcn.weight", "privacy.smallest_count"),
     rounds="dcn.rounds",
-    takes=("images", "vectors"),
     summary="deep clustering of own and synthetic samples, which the clients' decoders draw",
 )

@@ -84,26 +84,26 @@ def test_each_client_draws_near_its_centroids_by_its_own_decoder(sizes: list[int
     model, clients = fed_dcn.initial_state(Randomness(0)).model, []
     for number in range(len(sizes)):
         decoder = {name: entry * 0 for name, entry in part_of(model, "decoder").items()}
-        decoder["decoder.2.bias"] += number / 255
+        decoder["decoder.3.bias"] += torch.logit(torch.tensor((number + 1) / 255))
         count = torch.tensor([float(sizes[number])]).double()
         clients.append(LocalClusters(drawn(0, 1, 4).float(), count, decoder, torch.ones(1)))
     found = fed_dcn.dcn.draw(clients, torch.Generator().manual_seed(0))
     for number, size in enumerate(sizes):
-        of_client = int((found[:, 0, 0, 0] == number).sum())
+        of_client = int((found[:, 0, 0, 0] == number + 1).sum())
         assert abs(of_client - 200 * size / sum(sizes)) <= 1
 
 
 def test_latents_are_drawn_from_the_clusters_normal_distribution() -> None:
-    """Images are vectors here, and the decoder, without a hidden layer, is the identity."""
-    config = tiny("fed-dcn", {"dcn": {"synthetic": 4000, "widths": [], "latent": 2}})
-    dcn = FedDCN(replace(system().problem, config=config, image_shape=(2,))).dcn
-    decoder = {"decoder.0.weight": torch.eye(2), "decoder.0.bias": torch.zeros(2)}
-    places, spreads = torch.tensor([[1.0, 2.0], [9.0, 9.0]]), torch.tensor([3.0, 0.0])
+    """A decoder without a hidden layer shows each latent, below a sigmoid."""
+    dcn = system({"dcn": {"synthetic": 4000, "widths": [], "latent": 2}}).dcn
+    decoder = {"decoder.0.weight": torch.eye(64, 2), "decoder.0.bias": torch.zeros(64)}
+    places, spreads = torch.tensor([[0.1, 0.2], [1.0, 1.0]]), torch.tensor([0.5, 0.0])
     own = LocalClusters(places, torch.tensor([3.0, 1.0]).double(), decoder, spreads)
-    found = dcn.draw([own], torch.Generator().manual_seed(0))
-    assert (found[3000:] == 9).all()
-    torch.testing.assert_close(found[:3000].mean(0), places[0], atol=0.2, rtol=0)
-    torch.testing.assert_close(found[:3000].std(0), torch.tensor([3.0, 3.0]), atol=0.2, rtol=0)
+    found = dcn.draw([own], torch.Generator().manual_seed(0)).flatten(1)[:, :2]
+    assert (found[3000:] == round(255 * torch.tensor(1.0).sigmoid().item())).all()
+    latents = torch.logit(found[:3000] / 255)
+    torch.testing.assert_close(latents.mean(0), places[0], atol=0.04, rtol=0)
+    torch.testing.assert_close(latents.std(0), torch.tensor([0.5, 0.5]), atol=0.04, rtol=0)
 
 
 def test_umap_gives_the_same_embedding_for_a_seed() -> None:
