@@ -169,7 +169,6 @@ def test_a_method_that_there_is_not_is_one_line() -> None:
 
 VECTORS = load_digits().data[:120]
 SMALL: dict[str, Tree] = {
-    "fed-dcn": {"dcn": TINY["dcn"]},
     "fed-scan": {"scan": {"steps": 6, "steps_per_round": 3, "batch": 40, "hidden": 8, "latent": 4}},
 }
 """Settings of a system's run of a second."""

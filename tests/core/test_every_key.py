@@ -42,7 +42,7 @@ _CLUSTERING: Tree = {
     },
     "dcn": {
         "widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1, "embedding": "none",
-        "synthetic": 30, "rounds": 5, "local_epochs": 1, "patience": 1,
+        "synthetic": 30, "rounds": 5, "local_epochs": 4, "patience": 1,
     },
     "scan": {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2,
