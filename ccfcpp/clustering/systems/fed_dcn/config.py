@@ -14,7 +14,7 @@ class FedDCNConfig(DCNConfig):
     geometry: Weight = 1.9452
     """Weight of the mean squared difference of a latent from its target, at the server."""
     embedding: Literal["umap", "none"] = "umap"
-    """These targets: an embedding of synthetic samples by ``umap`` (an extra), or ``none``."""
+    """Source of these targets: ``umap`` (an extra) of the synthetic samples, or ``none``."""
     synthetic: Positive = 5000
     """Number of synthetic samples, drawn with the clients' decoders."""
     rounds: Positive = 76

@@ -19,7 +19,7 @@ from ccfcpp.models.state import ModelState
 
 Maybe = Tensor | None
 Pulls = tuple[Maybe, Maybe]
-"""What latents are drawn to: centroids (k, latent), and a target of each (samples, latent)."""
+"""Aims of latents: centroids of shape (k, latent), and a target of each, (samples, latent)."""
 
 
 @dataclass(frozen=True)
