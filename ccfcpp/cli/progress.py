@@ -88,7 +88,7 @@ class RunProgress:
         self.bar.below = self.below
         self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
         # Of several processes each trains its share of the images, and the first shows progress.
-        self.pace = RoundProgress(self.samples // process_count(), self._update)
+        self.pace = RoundProgress(-(-self.samples // process_count()), self._update)
         self.ends: list[float] = []
         self.remarks: deque[str] = deque(maxlen=_MOST_REMARKS)
         self._one: float | None = None
