@@ -1,8 +1,7 @@
 """Orchestra: clients train towards global clusters, which the server makes of their local ones.
 
 Source: Lubana et al., *Orchestra: Unsupervised Federated Learning via Globally Consistent
-Clustering* (ICML 2022), and its public code, which has the constants. Latents, of shape (n, d), and
-centroids of its functions have length 1.
+Clustering* (ICML 2022), and its public code. Latents and centroids, (n, d), have length 1.
 
 A client sends its networks, its number of images, and at most ``local_clusters`` centroids, each
 the mean of a few views' latents (8 by default), perhaps of one image. These tell the server which
@@ -55,11 +54,10 @@ def clustering_loss(z: Tensor, targets: Tensor, centroids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign_equally(points: Tensor, centroids: Tensor) -> Tensor:
-    """Assign points softly to clusters of equal size, by Sinkhorn-Knopp's scalings.
+    """Assign points softly to clusters of equal size, by Sinkhorn-Knopp: (points, clusters).
 
-    Rows of the result, of shape (points, clusters), sum to 1; columns to nearly the same number.
-    Source: Genevay, Dulac-Arnold and Vert, *Differentiable Deep Clustering with Cluster Size
-    Constraints* (2019).
+    Rows sum to 1, and columns to nearly the same number. Source: Genevay, Dulac-Arnold and Vert,
+    *Differentiable Deep Clustering with Cluster Size Constraints* (2019).
     """
     kernel = (SHARPNESS * (points @ centroids.T).double()).softmax(dim=1)
     rows = kernel.new_ones(len(kernel))
@@ -70,10 +68,7 @@ def assign_equally(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def local_centroids(latents: Tensor, clusters: int, source: torch.Generator) -> Tensor:
-    """Return the centroids of a client's clusters of equal size, of shape (at most clusters, d).
-
-    They start from drawn latents; a cluster without members restarts from another one.
-    """
+    """Return centroids of a client's clusters of equal size; empty ones restart from a latent."""
     centroids = latents[torch.randperm(len(latents), generator=source)[:clusters]]
     for _ in range(LOCAL_STEPS):
         labels = assign_equally(latents, centroids).argmax(dim=1)
@@ -84,18 +79,14 @@ def local_centroids(latents: Tensor, clusters: int, source: torch.Generator) -> 
     return centroids
 
 
-def global_loss(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return minus the mean cosine of equal-size assignments and softmax (public code)."""
-    predicted = (points @ centroids.T / TEMPERATURE).softmax(dim=1)
-    return -F.cosine_similarity(assign_equally(points, centroids), predicted, dim=1).mean()
-
-
 def global_centroids(points: Tensor, start: Tensor, steps: int) -> Tensor:
-    """Move global centroids by gradient descent on ``global_loss`` of all clients' centroids."""
+    """Move global centroids by descent on minus the cosine of equal and softmax assignments."""
     centroids, velocity = start, torch.zeros_like(start)
     for _ in range(steps):
         leaf = centroids.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(global_loss(points, leaf), leaf)
+        predicted = (points @ leaf.T / TEMPERATURE).softmax(dim=1)
+        loss = -F.cosine_similarity(assign_equally(points, leaf), predicted).mean()
+        (slope,) = torch.autograd.grad(loss, leaf)
         velocity = MOMENTUM * velocity + slope + WEIGHT_DECAY * centroids
         centroids = F.normalize(centroids - SERVER_RATE * velocity)
     return centroids
@@ -105,8 +96,7 @@ def global_centroids(points: Tensor, start: Tensor, steps: int) -> Tensor:
 class GlobalClustering(ModelAggregation):
     """Server side of a round: averages networks, then moves and groups the global centroids."""
 
-    steps: int
-    clusters: int
+    system: "Orchestra"
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[TrainingUpdate], randomness: Randomness
@@ -121,10 +111,11 @@ class GlobalClustering(ModelAggregation):
 
         after, metrics = super().aggregate(state, models(), randomness)
         points = F.normalize(torch.cat(local))
-        moved = global_centroids(points, state.model[GLOBAL], self.steps)
+        moved = global_centroids(points, state.model[GLOBAL], self.system.config.server_steps)
         means = F.normalize(assign_equally(points, moved).T @ points)
-        found = kmeans(means, self.clusters, seed=randomness.integer("k-means")).centroids
-        return replace(after, model=after.model | {GLOBAL: moved}, centroids=found), metrics
+        k, seed = self.system.problem.clusters, randomness.integer("k-means")
+        model, centroids = after.model | {GLOBAL: moved}, kmeans(means, k, seed=seed).centroids
+        return replace(after, model=model, centroids=centroids), metrics
 
 
 class Orchestra(ClusteringAlgorithm[EncoderState]):
@@ -163,8 +154,7 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[GlobalClustering]:
         """Return the training; in the first round, before it, local clustering alone."""
-        latent, steps, k = self.config.latent, self.config.server_steps, self.problem.clusters
-        server = GlobalClustering(TRAINING, self.rule, latent, True, steps, k)
+        server = GlobalClustering(TRAINING, self.rule, self.config.latent, True, self)
         return [server] if number else [server, server]
 
     def client_side(self, context: ClientContext) -> ClientSide:
@@ -203,19 +193,18 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
 
     def _batches(self, client: Client, own: Randomness, epochs: int) -> Iterator[list[Tensor]]:
         """Yield three views of a batch's images, the third turned, and its quarter turns."""
-        height, width = client.images.shape[2:]
+        shape = client.images.shape[2], client.images.shape[3]
         for epoch in range(epochs):
             source = own.generator(f"batches {epoch}")
             order = torch.randperm(len(client), generator=source)
             for batch in torch.split(order, self.config.batch_size):
                 if len(batch) > 1:  # for BatchNorm
                     images = to_float(client.images[batch]).repeat(3, 1, 1, 1)
-                    drawn = draw_views(len(images), self.views, (height, width), source)
+                    drawn = draw_views(len(images), self.views, shape, source)
                     turns = torch.randint(4, (len(batch),), generator=source)
                     first, second, third = render_views(images, drawn.to(images.device)).chunk(3)
-                    each = zip(third, turns.tolist(), strict=True)
-                    turned = torch.stack([torch.rot90(view, n, (1, 2)) for view, n in each])
-                    yield [first, second, turned, turns.to(images.device)]
+                    turned = [torch.rot90(third[i], int(n), (1, 2)) for i, n in enumerate(turns)]
+                    yield [first, second, torch.stack(turned), turns.to(images.device)]
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the target network's latents of a client's images, of shape (samples, d)."""
