@@ -110,7 +110,7 @@ class GlobalClustering(ModelAggregation):
                 yield replace(update, local=None)
 
         after, metrics = super().aggregate(state, models(), randomness)
-        points = F.normalize(torch.cat(local))
+        points = F.normalize(torch.cat(local)).to(state.model[GLOBAL])
         moved = global_centroids(points, state.model[GLOBAL], self.system.config.server_steps)
         means = F.normalize(assign_equally(points, moved).T @ points)
         k, seed = self.system.problem.clusters, randomness.integer("k-means")
@@ -189,7 +189,7 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
         sizes = torch.full_like(found[:, 0], len(client) / len(found), dtype=torch.float64)
         model = known.model | online.state() | target.state()
         mean = sum(losses) / len(losses) if losses else None
-        return TrainingUpdate(model, len(client), mean, CentroidUpdate(found, sizes))
+        return TrainingUpdate(model, len(client), mean, CentroidUpdate(found.float(), sizes))
 
     def _batches(self, client: Client, own: Randomness, epochs: int) -> Iterator[list[Tensor]]:
         """Yield three views of a batch's images, the third turned, and its quarter turns."""
