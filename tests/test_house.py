@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,17 @@ def test_nothing_that_was_made_is_in_the_repository() -> None:
     pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
     tools = {"pyproject.toml", "mkdocs.yml", "CITATION.cff"}
     assert top == folders | pages | tools | {".gitignore", ".pre-commit-config.yaml"}
+
+
+def test_files_that_pages_and_presets_name_are_there() -> None:
+    named = re.compile(r"\b(?:ccfcpp|supervised|tests|configs)/[\w/.-]+\.(?:py|yaml)\b")
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
+    presets = (REPOSITORY / "configs").rglob("*.yaml")
+    found = {path: named.findall(path.read_text()) for path in [*pages, *presets]}
+    gone = [
+        (page, file) for page in found for file in found[page] if not (REPOSITORY / file).exists()
+    ]
+    assert not gone
 
 
 def imports_of(node: ast.AST) -> Iterator[str]:

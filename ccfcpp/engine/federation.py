@@ -39,8 +39,8 @@ LocalModelObserver = Callable[[int, int, ModelState], None]
 class Guard(Protocol):
     """Interface of an object that decides whether a round may be run, such as a privacy budget."""
 
-    def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
-        """Return whether round ``number`` may be run with these exchanges."""
+    def allows(self, works: Sequence[AnyServerWork]) -> bool:
+        """Return whether a round with these exchanges may be run."""
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
         """Record that round ``number`` starts."""
@@ -161,7 +161,7 @@ class Federation(Generic[State, Carrier]):
         if not waits and self.algorithm.has_converged(state):
             return True
         works = self.algorithm.exchanges(number, state) if self.guard else ()
-        return self.guard is not None and not self.guard.allows(number, works)
+        return self.guard is not None and not self.guard.allows(works)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. If no client takes part, the state stays as it is."""

@@ -132,14 +132,14 @@ LYING: dict[str, bytes] = {
 @pytest.mark.parametrize("lie", LYING)
 def test_a_payload_that_lies_is_refused_in_little_memory(lie: str) -> None:
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.process_time()
     try:
         with pytest.raises(MessageError) as found:
             deserialize(LocalUpdate, LYING[lie], CPU)
         assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - began < MOST_SECONDS
+    assert time.process_time() - began < MOST_SECONDS
     assert str(found.value).isprintable()
     assert len(str(found.value)) <= 200
 

@@ -300,7 +300,7 @@ def test_a_task_counts_the_samples_of_those_that_are_asked_and_answered_last() -
     assert told == [(0, 33), (1, 21), (1, 21), (2, 33)]
 
     class Budget:
-        def allows(self, number: int, works: object) -> bool:
+        def allows(self, works: object) -> bool:
             return True
 
         def begins(self, number: int, works: object) -> None:

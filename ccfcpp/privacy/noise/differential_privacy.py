@@ -105,7 +105,7 @@ class Level(ABC):
         self._ledger = path
         self.budget.releases = read_ledger(path)
 
-    def allows(self, number: int, works: Works) -> bool:
+    def allows(self, works: Works) -> bool:
         """Return whether the budget allows a round with these exchanges; note it in `is_spent`."""
         self.is_spent = not self.budget.allows(self.releases(works))
         return not self.is_spent
