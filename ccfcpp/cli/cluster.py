@@ -18,10 +18,10 @@ from ccfcpp.clustering.evaluation.summary_text import evaluation_rows, sizes_tab
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import Summary
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.run import ClusteringRun
-    from ccfcpp.runs.paths import Summary
 
 _SHOWN_BESIDE = 4
 """Numbers of clusters that are shown on either side of the chosen one."""
@@ -89,11 +89,8 @@ def _continue_run(run: Path, options: RunOptions, layers: Layers) -> Path:
     return run_with(run, newcomers, values, options.out)
 
 
-def _heading(config: ClusterConfig) -> str:
-    return (
-        f"{METHODS[config.method].title} on {config.dataset}, {config.preset} preset, "
-        f"{config.partition.in_words}, seed {config.seed}"
-    )
+def _details(config: ClusterConfig) -> str:
+    return f"{config.preset} preset, {config.partition.in_words}, seed {config.seed}"
 
 
 def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
@@ -120,10 +117,6 @@ def _notes(config: ClusterConfig) -> list[str]:
         *([describe_settings(config)] if by_images else []),
         *(sought if config.fewest_clusters else []),
     ]
-
-
-def _title(summary: Summary) -> str:
-    return f"{METHODS[summary['method']].title} on {summary['dataset']}"
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:
@@ -184,13 +177,13 @@ def _rounds(summary: Summary) -> str:
 
 
 DISPLAY = RunDisplay(
-    CLUSTERING,
-    ("nmi", "NMI"),
-    _heading,
-    _worth_naming,
-    _found,
-    _title,
-    _rows,
+    pipeline=CLUSTERING,
+    headline=("nmi", "NMI"),
+    system=lambda config: METHODS[config.method].title,
+    details=_details,
+    worth_naming=_worth_naming,
+    found=_found,
+    rows=_rows,
     notes=_notes,
     tables=_tables,
 )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, inspect_vectors
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.cli.setting_options import with_flags
+from ccfcpp.cli.terminal import print_facts
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import (
@@ -57,8 +58,6 @@ def inspect(
     """
     tree = merge(unflatten(named), parse_assignments(settings or []))
     if kind_of(path) == "vectors":
-        from ccfcpp.cli import inspect_vectors
-
         _section(tree, "vectors", VectorsConfig)
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}
         config = resolve(ClusterConfig, "cluster", asked)
@@ -143,8 +142,6 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
 
 
 def _print(photos: str, data: ImageData, facts: dict[str, Any]) -> None:
-    from ccfcpp.cli.terminal import print_facts
-
     reading = data.reading
     skipped = [] if reading is None else reading.skipped
     rows = {
