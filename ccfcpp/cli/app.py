@@ -50,7 +50,6 @@ ccfcpp report runs/NAME: what a run has found, as a page
 """
 
 app = typer.Typer(
-    help="Federated clustering, and classification, of images that stay with their owners.",
     epilog=_EXAMPLES,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,7 +1,5 @@
 """The address of a server, the clients it admits, and checks before it starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass

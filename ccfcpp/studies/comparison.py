@@ -369,15 +369,13 @@ def _has_published_settings(config: ClusterConfig) -> bool:
 
 
 def _with_published(row: Json, config: ClusterConfig) -> Json:
-    p = None if METHODS[row["method"]].centralised else row.get("p")
+    method, comparable = METHODS[row["method"]], _has_published_settings(config)
+    place = config.dataset, None if method.centralised else row.get("p"), row["method"]
     published = {
-        f"{score} published": published_score(score, config.dataset, p, row["method"])
-        if _has_published_settings(config)
-        else None
+        f"{score} published": published_score(score, *place) if comparable else None
         for score in _PUBLISHED
     }
-    sends = METHODS[row["method"]].sends
-    return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": sends}
+    return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": method.sends}
 
 
 def _has(row: Json, key: str) -> bool:

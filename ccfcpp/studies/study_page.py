@@ -163,7 +163,6 @@ def _facts(
     tables: Tables,
 ) -> dict[str, object]:
     results = [result for _, result in cells.results]
-    systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))
     seeds = sorted({run.config.seed for run in runs})
     done, planned = len(results), len(runs)
@@ -178,7 +177,7 @@ def _facts(
             ]
         }
     setting = {
-        "systems": ", ".join(systems),
+        "systems": ", ".join(cells.systems),
         "images": ", ".join(names),
         **{
             axis_name(key): ", ".join(map(format_number, values))
@@ -187,12 +186,12 @@ def _facts(
         "seeds": ", ".join(map(str, seeds)),
     }
     return {
-        "title": f"{format_count(len(systems), 'system')} on {' and '.join(names)}",
+        "title": f"{format_count(len(cells.systems), 'system')} on {' and '.join(names)}",
         "under": f"{'Study' if len(folders) == 1 else 'Studies'} {', '.join(folders)}",
         "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
         "tiles": {
             "runs": str(done),
-            "systems": str(len(systems)),
+            "systems": str(len(cells.systems)),
             "seeds": str(len(seeds)),
             "time of all runs": f"{sum(result.summary['seconds'] for result in results):,.0f} s",
         },
