@@ -10,13 +10,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.setting_options import Command, expand_dataclasses, with_flags
 from ccfcpp.core.config import Section, Tree
-from ccfcpp.core.config_layers import (
-    Layers,
-    merge,
-    parse_assignments,
-    read_configs,
-    unflatten,
-)
+from ccfcpp.core.config_layers import Layers, merge, parse_assignments, read_configs, unflatten
 from ccfcpp.core.errors import UsageError
 
 Config = Annotated[

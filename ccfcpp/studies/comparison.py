@@ -30,7 +30,6 @@ SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
 """Scores against the true classes, if the data have labels, with titles."""
 JUDGED = {key: title for key, (title, _) in MEASURES.items()}
 """Scores without labels, with titles; lower Davies-Bouldin is better."""
-_LESS_IS_BETTER = ("davies_bouldin",)
 _PUBLISHED = ("nmi", "kappa")
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
 """NMI as the CCFC++ paper cites it; its authors' code has ``nmi``, by the arithmetic mean."""
@@ -49,7 +48,6 @@ _COSTS = {
     "refused_updates": ("refused", "{:.4g}"),
 }
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
-_ALL_SKEWS = "any p"
 _CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
 """Settings that change the problem: runs that differ in them are not compared."""
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
@@ -193,7 +191,7 @@ class Comparison:
         Rows are comparable if the settings that change the problem are equal, or without effect.
         """
         conditions = [number for number, name in enumerate(self.rates) if _is_condition(name)]
-        sign = -1 if score in _LESS_IS_BETTER else 1
+        sign = -1 if score == "davies_bouldin" else 1
         keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
         means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
@@ -343,7 +341,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
     """Return the heading of a column: p for a skewed partition, else the partition in words."""
     if config.partition.kind != "skew":
         return config.partition.in_words
-    return _ALL_SKEWS if degree is None else f"p = {degree:g}"
+    return "any p" if degree is None else f"p = {degree:g}"
 
 
 def with_presence_scores(summary: Json) -> Json:
