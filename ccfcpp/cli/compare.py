@@ -37,22 +37,23 @@ FLAGS = (
     flags.SEED,
     *flags.MACHINE,
 )
-Jobs = Annotated[
-    int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Compare the others with this one, from 3 seeds on (default: the best of each "
-        "column).",
-    ),
-]
 
 
 @run_command(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
 def compare(
-    options: RunOptions, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None
+    options: RunOptions,
+    seeds: Seeds = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Compare the others with this one, from 3 seeds on (default: the best of each "
+            "column).",
+        ),
+    ] = None,
 ) -> None:
     """Compare systems on the same samples, partitions and scores, as in the CCFC++ paper's tables.
 

@@ -175,7 +175,7 @@ class Comparison:
             self._compare(score, degree)
 
     def _known(self, *keys: str) -> bool:
-        return any(_has(row, key) for row in self.rows for key in keys)
+        return any(row.get(key) is not None for row in self.rows for key in keys)
 
     def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
         return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
@@ -194,7 +194,8 @@ class Comparison:
         sign = -1 if score == "davies_bouldin" else 1
         keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
-        means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
+        known = {place: cell[score] for place, cell in cells.items() if score in cell}
+        means = {place: sign * mean for place, mean in known.items() if mean is not None}
         for place in self._places:
             own = [place[1][n] for n in conditions]
             group = {
@@ -374,10 +375,6 @@ def _with_published(row: Json, config: ClusterConfig) -> Json:
         for score in _PUBLISHED
     }
     return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": method.sends}
-
-
-def _has(row: Json, key: str) -> bool:
-    return row.get(key) is not None
 
 
 def _shown(value: float | None, form: str) -> str:
