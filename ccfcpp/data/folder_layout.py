@@ -87,11 +87,7 @@ def _find_top(tree: Tree, clients: bool) -> Path:
 
 
 def _client_files(
-    tree: Tree,
-    folder: Path,
-    classes: Sequence[str] | None,
-    empty: list[Path],
-    lists: set[Path],
+    tree: Tree, folder: Path, classes: Sequence[str] | None, empty: list[Path], lists: set[Path]
 ) -> list[ImageFile]:
     owners, images = tree.folders[folder], tree.images[folder]
     if images:

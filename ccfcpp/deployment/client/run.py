@@ -158,10 +158,8 @@ class ClientRun(ABC, Generic[Model]):
         Raises:
             RefusedUpdateError: It comes at another place.
         """
-        planned, last = (
-            self.evaluation_exchanges[index : index + 1],
-            number == self.algorithm.rounds,
-        )
+        planned = self.evaluation_exchanges[index : index + 1]
+        last = number == self.algorithm.rounds
         for name in set(self.evaluation_exchanges):
             if exchange.startswith(name) and not (last and planned == (name,)):
                 raise RefusedUpdateError(f"{name} comes once, after the last round")

@@ -42,10 +42,8 @@ _LONGEST_HOST = 253
 _AUTHORITY = x509.Name.from_rfc4514_string("CN=ccfcpp authority")
 # The host is in the extension for it; a common name would hold 64 characters at most.
 _SERVER = x509.Name.from_rfc4514_string("CN=ccfcpp server")
-_ENCRYPTED, _OPENSSH = (
-    b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
-    b"-----BEGIN OPENSSH PRIVATE KEY-----",
-)
+_ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+_OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _CLOCK_SKEW = timedelta(hours=1)
 """Certificates are valid from this time before now, since a client's clock may be behind."""
 _SOON = timedelta(days=14)
@@ -244,10 +242,8 @@ def check_server(file: Path, authority: Path) -> str:
     Raises:
         UsageError: The certificate has expired, or the authority has not signed it.
     """
-    certificate, renew = (
-        read_certificate(file),
-        "renew it with ccfcpp keys renew server, beside ca.key",
-    )
+    certificate = read_certificate(file)
+    renew = "renew it with ccfcpp keys renew server, beside ca.key"
     end = certificate.not_valid_after_utc
     left = end - datetime.now(UTC)
     if not is_signed_by(certificate, read_certificate(authority)):

@@ -48,12 +48,7 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import (
-    SignedRoster,
-    public_file,
-    roster_keys,
-    signed_file,
-)
+from ccfcpp.deployment.keys.roster import SignedRoster, public_file, roster_keys, signed_file
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Host names that every server certificate includes, so that local clients can connect."""

@@ -37,25 +37,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, UNSIGNED, signed_part
-from ccfcpp.deployment.link.flower_internals import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    PushMessagesRequest,
-    now,
-)
 from ccfcpp.deployment.link.server_status import HEADER, STRANGER
+from ccfcpp.deployment.server import flower_internals as flower
 from ccfcpp.deployment.server.clock import BEAT
 from ccfcpp.deployment.server.fleet import Fleet
-from ccfcpp.deployment.server.flower_internals import (
-    NodeAuthMiddleware,
-    ProtobufTranslationMiddleware,
-    PushMessagesResponse,
-    bytes_to_public_key,
-    http_error_translator,
-    router,
-    verify_signature,
-)
 
 _HOLD = 10.0
 """Seconds until a client's request for messages is answered if there is none."""
@@ -70,16 +55,16 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
     app = FastAPI(
         openapi_url=None,
         middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
+            Middleware(BaseHTTPMiddleware, dispatch=flower.http_error_translator),
+            Middleware(flower.ProtobufTranslationMiddleware),
+            Middleware(flower.NodeAuthMiddleware),
             Middleware(BaseHTTPMiddleware, dispatch=_refuse_non_replies),
         ],
     )
     app.state.fleet, app.state.linkstate_factory = fleet, fleet.factory
     app.state.enable_supernode_auth = True
     app.router.routes.extend(
-        route for route in router.routes if getattr(route, "path", "") in PATHS
+        route for route in flower.router.routes if getattr(route, "path", "") in PATHS
     )
     return _SignedCalls(app, fleet)
 
@@ -87,19 +72,17 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
 async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Refuse clients' messages that are no replies: Flower would take them for the server's own."""
     pushed = getattr(request.state, "protobuf_request", None)
-    if isinstance(pushed, PushMessagesRequest):
+    if isinstance(pushed, flower.PushMessagesRequest):
         messages = [message.metadata for message in pushed.messages_list]
         roots = [tree.object_id for tree in pushed.message_object_trees]
         node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in messages)
-        senders, names = (
-            [each.src_node_id for each in messages],
-            [each.message_id for each in messages],
-        )
+        senders = [each.src_node_id for each in messages]
+        names = [each.message_id for each in messages]
         if not ticket or senders != [node] or roots != names:
             raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
         if not request.app.state.fleet.expects_reply(node, ticket, *names):
             # The request has expired or is answered already: the reply is dropped.
-            request.state.protobuf_response = PushMessagesResponse()
+            request.state.protobuf_response = flower.PushMessagesResponse()
             return Response()
     return await call_next(request)
 
@@ -122,12 +105,11 @@ class _SignedCalls:
         if path not in PATHS:
             await self._app(scope, receive, send)  # responds with status 404
             return
-        name = self._fleet.name_of(_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER))
+        name = self._fleet.name_of(_header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER))
         # One large body at a time for each client, to limit memory.
         async with self._turns[name] if path in LARGE else nullcontext():
-            body = (
-                None if path in LARGE and not self._is_signed(scope) else await _read_body(receive)
-            )
+            may_read = path not in LARGE or self._is_signed(scope)
+            body = await _read_body(receive) if may_read else None
             if body is None or not self._is_signed(scope, body):
                 refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
                 await refusal(scope, receive, send)
@@ -168,24 +150,25 @@ class _SignedCalls:
 
         With ``body=None`` only the call's time must be signed, by a client of this fleet.
         """
-        key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
+        key = _header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER)
+        stamp = _header(scope, flower.TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
             return False
-        name = FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
+        name = flower.FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
         try:
             content = stamp if body is None else signed_part(scope["path"], stamp.decode(), body)
-            public, signature = bytes_to_public_key(b64decode(key)), b64decode(_header(scope, name))
-            return verify_signature(public, content, signature)
+            public, signature = b64decode(key), b64decode(_header(scope, name))
+            return flower.verify_signature(flower.bytes_to_public_key(public), content, signature)
         except Exception:  # Untrusted bytes can make parsers fail in any way.
             return False
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that adds headers: the server's time and, on success, its progress."""
-        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
+        key = _header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                more = [(b"date", format_datetime(now(), usegmt=True).encode())]
+                more = [(b"date", format_datetime(flower.now(), usegmt=True).encode())]
                 status = message["status"]
                 if status == HTTP_200_OK:
                     self._fleet.record_call(key)

@@ -93,16 +93,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         evaluator = CountsEvaluator(
             config, spec, algorithm, present, len(absent), self.deployed, skipped
         )
-        super().__init__(
-            setting,
-            algorithm,
-            side,
-            present,
-            around,
-            evaluator,
-            epilogue,
-            absent,
-        )
+        super().__init__(setting, algorithm, side, present, around, evaluator, epilogue, absent)
 
     def describe_setting(self) -> RunSetting:
         """Return the content of ``setting.json``, for the report; clients' labels are unknown."""

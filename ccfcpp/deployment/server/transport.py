@@ -23,13 +23,7 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel, Standing
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import (
-    AbsentClientError,
-    Addressed,
-    Exchange,
-    RefusedUpdateError,
-    Task,
-)
+from ccfcpp.engine.exchange import AbsentClientError, Addressed, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply
 
 _Sent = tuple[Request, str] | AbsentClientError
