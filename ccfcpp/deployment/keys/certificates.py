@@ -23,6 +23,7 @@ try:
         Encoding,
         NoEncryption,
         PrivateFormat,
+        PublicFormat,
         load_pem_private_key,
         load_ssh_private_key,
     )
@@ -93,6 +94,11 @@ def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
     """Return a private key in PEM format (PKCS #8), encrypted if a passphrase is given."""
     sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
+
+
+def public_pem(key: PublicKey) -> bytes:
+    """Return a public key in PEM format (``SubjectPublicKeyInfo``), as Flower registers it."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def certificate_pem(certificate: Certificate) -> bytes:
@@ -197,9 +203,8 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"the authority in {folder} cannot be read ({error}): get it again") from (
-            error
-        )
+        why = f"the authority in {folder} cannot be read ({error}): get it again"
+        raise UsageError(why) from error
     if certificate.public_key() != key.public_key():
         raise UsageError(f"{key_file} is not the key to {file}: put the two together that belong")
     if certificate.not_valid_after_utc <= datetime.now(UTC):
