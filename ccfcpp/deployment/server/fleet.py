@@ -18,10 +18,7 @@ from ccfcpp.deployment.link.flower import MESSAGE_TYPE, decode_packet, payload_r
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet, Undelivered
 from ccfcpp.deployment.server import flower_internals as flower
 
-_GONE = Undelivered("its node is gone")
-_RESTARTED = Undelivered("its node has been started again")
 _EXPIRED = Undelivered("it was asked too long ago")
-_IN_PARTS = Undelivered("its answer did not arrive whole")
 
 
 @dataclass(frozen=True)
@@ -176,14 +173,11 @@ class Fleet:
         admitted = self._admitted()
         for key, name in list(self._names.items()):
             if name not in admitted:
-                self._remove_client(key)
-
-    def _remove_client(self, key: bytes) -> None:
-        """Remove a client, given by its public key, so that all its further calls are refused."""
-        del self._names[key]
-        node = self._state.get_node_id_by_public_key(b64decode(key))
-        if node is not None:
-            self._state.delete_node(flower.NOOP_FLWR_AID, node)
+                # All its further calls are refused.
+                del self._names[key]
+                node = self._state.get_node_id_by_public_key(b64decode(key))
+                if node is not None:
+                    self._state.delete_node(flower.NOOP_FLWR_AID, node)
 
     def _message(self, node: int, packet: Packet, seconds: float) -> Message:
         metadata = flower.Metadata(
@@ -212,8 +206,9 @@ class Fleet:
         """Return why a message can get no reply, as after a reconnection; None if it can."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
-            return _RESTARTED
-        return None if node.status == flower.NodeStatus.ONLINE else _GONE
+            return Undelivered("its node has been started again")
+        is_online = node.status == flower.NodeStatus.ONLINE
+        return None if is_online else Undelivered("its node is gone")
 
     def _node(self, number: int) -> flower.NodeInfo:
         (node,) = self._state.get_node_info(node_ids=[number])
@@ -248,7 +243,7 @@ class Fleet:
                 continue
             content = self._state.get_object(self._run, part)
             if content is None:
-                return _IN_PARTS
+                return Undelivered("its answer did not arrive whole")
             if not content:
                 return None
             contents[part] = content

@@ -23,16 +23,11 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, HTTPException
+from starlette import status
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.status import (
-    HTTP_200_OK,
-    HTTP_401_UNAUTHORIZED,
-    HTTP_403_FORBIDDEN,
-    HTTP_412_PRECONDITION_FAILED,
-)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
@@ -41,6 +36,7 @@ from ccfcpp.deployment.link.server_status import HEADER, STRANGER
 from ccfcpp.deployment.server import flower_internals as flower
 from ccfcpp.deployment.server.clock import BEAT
 from ccfcpp.deployment.server.fleet import Fleet
+from ccfcpp.deployment.server.gate import HTTP_SERVER, wait_for_disconnect
 
 _HOLD = 10.0
 """Seconds until a client's request for messages is answered if there is none."""
@@ -79,7 +75,7 @@ async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoi
         senders = [each.src_node_id for each in messages]
         names = [each.message_id for each in messages]
         if not ticket or senders != [node] or roots != names:
-            raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+            raise HTTPException(status.HTTP_403_FORBIDDEN, "it is no reply of this client")
         if not request.app.state.fleet.expects_reply(node, ticket, *names):
             # The request has expired or is answered already: the reply is dropped.
             request.state.protobuf_response = flower.PushMessagesResponse()
@@ -111,7 +107,7 @@ class _SignedCalls:
             may_read = path not in LARGE or self._is_signed(scope)
             body = await _read_body(receive) if may_read else None
             if body is None or not self._is_signed(scope, body):
-                refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
+                refusal = PlainTextResponse(f"{UNSIGNED}\n", status.HTTP_401_UNAUTHORIZED, _CLOSE)
                 await refusal(scope, receive, send)
             elif path == PULL and name is not None:
                 await self._pull(name, scope, body, receive, send)
@@ -123,7 +119,7 @@ class _SignedCalls:
     ) -> None:
         """Answer a client's call for messages once there is one, or after ``_HOLD`` seconds."""
         arrival, has_message = self._arrivals[name], False
-        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        gone = asyncio.create_task(wait_for_disconnect(receive))
         arrived = asyncio.create_task(arrival.wait())
         try:
             await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
@@ -169,11 +165,11 @@ class _SignedCalls:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 more = [(b"date", format_datetime(flower.now(), usegmt=True).encode())]
-                status = message["status"]
-                if status == HTTP_200_OK:
+                code, own = message["status"], self._fleet.name_of(key)
+                if code == status.HTTP_200_OK:
                     self._fleet.record_call(key)
                     more.append((HEADER.encode(), self._fleet.status().encode()))
-                elif status == HTTP_412_PRECONDITION_FAILED and self._fleet.name_of(key) is None:
+                elif code == status.HTTP_412_PRECONDITION_FAILED and own is None:
                     more.append((HEADER.encode(), STRANGER.encode()))
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
@@ -210,11 +206,6 @@ def _replay(body: bytes) -> Receive:
     return receive_again
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 @contextmanager
 def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
     """Serve the HTTP API for a fleet's clients at a Unix socket, in a thread, within the context.
@@ -225,20 +216,10 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
         log: File for Flower's warnings and errors.
     """
     _redirect_flower_log(log)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            fleet_app(fleet),
-            uds=str(path),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="error",
-            date_header=False,
-            timeout_graceful_shutdown=1,
-        )
+    config = uvicorn.Config(
+        fleet_app(fleet), uds=str(path), timeout_graceful_shutdown=1, **HTTP_SERVER
     )
+    server = uvicorn.Server(config)
     over = threading.Event()
 
     def keep_alive() -> None:
@@ -266,8 +247,6 @@ def _redirect_flower_log(log: Path) -> None:
     """Write Flower's warnings and errors to a file, in place of its usual log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    logger.addHandler(logging.FileHandler(log))
+    logger.handlers = [logging.FileHandler(log)]
     logger.setLevel(logging.WARNING)
     logger.propagate = False
