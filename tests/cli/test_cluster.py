@@ -440,7 +440,7 @@ TWO = ("--clusters", 2, "--clients", 2)
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "--method ccfc+ is refused: did you mean 'ccfc++'?"),
-        (["--preset", "paper"], "it should be 'default' or 'published'"),
+        (["--preset", "paper"], "it should be 'default', 'published', 'fast' or 'best'"),
         (["--method", "ccfc", "--eta", 1], "but --eta 1 and loss.pretrain_eta = 0"),
         (["--clusters", 1798], "--clusters 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),

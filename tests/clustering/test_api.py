@@ -48,7 +48,7 @@ def test_bad_settings_are_one_line_and_write_nothing(tmp_path: Path) -> None:
         ({"partition.p": 2}, "partition.p = 2"),
         (
             {"preset": "paper"},
-            "preset = paper is refused: it should be 'default' or 'published'",
+            "preset = paper is refused: it should be 'default', 'published', 'fast' or 'best'",
         ),
     ):
         with pytest.raises(UsageError, match=complaint):

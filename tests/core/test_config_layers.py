@@ -7,6 +7,7 @@ import yaml
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
+from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
     differing_keys,
@@ -143,11 +144,27 @@ def test_values_of_the_user_lie_over_the_published_preset() -> None:
     assert weights(config) == (0.1, 0.7)
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_presets_by_minutes_are_of_one_system_and_one_size_after_another(name: str) -> None:
+    presets = ("fast", "default", "best")
+    of = [resolve(ClusterConfig, "cluster", {"dataset": name, "preset": p}) for p in presets]
+    steps = [config.section(CropsConfig).steps for config in of]
+    assert steps == sorted(set(steps))
+    assert {config.method for config in of} == {"fed-emp"}
+
+
+@pytest.mark.parametrize("other", [{"dataset": "mnist"}, {"dataset": "cifar10", "method": "km"}])
+def test_presets_by_minutes_are_refused_where_there_are_none(other: Tree) -> None:
+    with pytest.raises(UsageError, match="preset = best is refused: it is of fed-emp on cifar10"):
+        resolve(ClusterConfig, "cluster", {"preset": "best", **other})
+
+
 @pytest.mark.parametrize("value", ["paper", "", "publishedd", None, 3, ["published"]])
 def test_an_unknown_preset_is_one_line_with_those_that_there_are(value: object) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(ClusterConfig, "cluster", {"preset": value})
-    said = f"preset = {in_file(value)} is refused: it should be 'default' or 'published'"
+    names = "'default', 'published', 'fast' or 'best'"
+    said = f"preset = {in_file(value)} is refused: it should be {names}"
     assert str(caught.value) == said
 
 
