@@ -26,11 +26,11 @@ def leakage(
 ) -> None:
     """Attack a finished run of ccfcpp cluster, to measure what it reveals about its images.
 
-    Membership: can images that the model was trained on be told from others?
-    The others are those that data.images left out, or those of absent clients.
+    Membership: can images that the model, or a client's decoder, was trained on
+    be told from others: those that data.images left out, or of absent clients?
     Inversion, if centroids are made of pixels: how near are the averages that
-    clients sent to a single image? The numbers go to RUN/leakage.json, and
-    ccfcpp report shows them.
+    clients sent to a single image? Graphs that clients sent: which samples are
+    of one class? The numbers go to RUN/leakage.json, and ccfcpp report shows them.
     """
     from ccfcpp.clustering.leakage import leakage as attack
     from ccfcpp.reports.summary_tables import leakage_tables

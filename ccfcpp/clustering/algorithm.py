@@ -75,6 +75,8 @@ class ClusteringState(Protocol):
         ...
 
 
+Decoder = tuple[Callable[[Tensor], tuple[Tensor, ...]], Tensor]
+"""A network whose first output are flat images in [0, 1], and latents near a client's clusters."""
 AnyClusteringState = TypeVar("AnyClusteringState", bound=ClusteringState)
 
 
@@ -91,11 +93,14 @@ class ClusteringAlgorithm(Algorithm[AnyClusteringState]):
         by_model: Function that maps a model and uint8 images (images, channels, height, width) to
             representations, floats of shape (images, dimensions). It serves to compare local
             models with the global one. None if the algorithm trains no model.
+        by_decoder: Function that maps a client's update of the first round, and a source of random
+            numbers, to the ``Decoder`` in it. None if clients send no decoder.
     """
 
     by_angle: bool = False
     by_pixels: bool = False
     by_model: Callable[[ModelState, Tensor], Tensor] | None = None
+    by_decoder: Callable[[Any, torch.Generator], Decoder] | None = None
 
     def knows_clusters(self, state: AnyClusteringState) -> bool:
         """Return whether images can be assigned to clusters: whether the state has centroids."""

@@ -1,5 +1,6 @@
 """Privacy attacks on a finished run, which measure how much it reveals of its training images."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.follow_up import FinishedRun, number_of_client
+from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out_data
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.units import format_count
-from ccfcpp.data.images import sample_indices
+from ccfcpp.data.images import sample_indices, to_float
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.leakage import measure_inversion, measure_membership, shift_images
+from ccfcpp.privacy import leakage as measures
 
 _MOST_IMAGES = 5000
 """Largest number of training images, and of other images, in a membership attack."""
@@ -27,38 +29,37 @@ _LEAST_IMAGES = 20
 """Fewest images of either sort."""
 
 Leakage = dict[str, Any]
+Sent = tuple[Client, object]  # a client, and an update of it
 
 
 def leakage(path: Path, client: str | None = None) -> Leakage:
-    """Attack a finished run by membership inference; also by inversion if it sends mean images.
+    """Attack a finished run by membership inference, inversion, and the graphs that clients send.
 
     Membership inference tells training images from others; inversion reconstructs them.
 
     Args:
         path: The run's folder, in which ``leakage.json`` is written.
-        client: Name or number of a client, to attack only its images; also one without which the
-            run was made (``ccfcpp forget``). None: the images of all clients that took part.
+        client: Name or number of a client, whose images alone the model is asked about; also one
+            without which the run was made (``ccfcpp forget``). None: those of all that took part.
 
     Returns:
-        The content of ``leakage.json``: the results under ``membership`` and ``inversion``.
+        The content of ``leakage.json``, by attack; None for an attack that needs what is not sent.
 
     Raises:
         UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, there is
             no such client, or no image is left that its model was not trained on.
     """
     finished = FinishedRun.open(path, "the attack")
-    folder, config = finished.folder, finished.config
-    if config.data_kind == "vectors":
-        raise UsageError(
-            f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "
-            "a run of images"
-        )
-    run = clustering_run(config)
+    folder, run = finished.folder, clustering_run(finished.config)
     kind = run.algorithm.state_type
     state = load_checkpoint(folder.checkpoint, kind, run.device).state
+    sent = [*_sent(run, run.algorithm.rounds - 1, state)] if run.algorithm.by_pixels else []
     results: Leakage = {
+        "unit": run.data.unit,
         "membership": _membership(run, state, client),
-        "inversion": _inversion(run, state),
+        "inversion": _inversion(run, state, sent),
+        "decoders": _decoders(run),
+        "graphs": _graphs(run, sent),
     }
     folder.write_leakage(results)
     return results
@@ -84,19 +85,26 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
         members = values[own.to(values.device)]
         if len(members) < _LEAST_IMAGES:
             raise UsageError(
-                f"client = {client} holds {format_count(len(members), 'image')}, and an attack "
-                f"needs {_LEAST_IMAGES}: name another one"
+                f"client = {client} holds {format_count(len(members), run.data.unit)}, and an "
+                f"attack needs {_LEAST_IMAGES}: name another one"
             )
     others = _untrained_images(run, own)
     generator = Randomness(0).generator("membership")
-    drawn = []
-    for images in (members, others.to(members.device)):
-        part = sample_indices(torch.arange(len(images)), _MOST_IMAGES, generator)
-        drawn.append(images[part[torch.randperm(len(part), generator=generator)]])
-    inside, outside = (_losses(run, state, images) for images in drawn)
-    attacks = {name: asdict(measure_membership(inside[name], outside[name])) for name in inside}
-    result: Leakage = {"members": len(drawn[0]), "others": len(drawn[1]), "attacks": attacks}
+    drawn = [_some(each, _MOST_IMAGES, generator) for each in (members, others.to(members.device))]
+    result = _attacks(*(_losses(run, state, images) for images in drawn))
     return result if client is None else result | {"client": client}
+
+
+def _some(rows: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Draw at most so many rows, in random order."""
+    part = sample_indices(torch.arange(len(rows)), most, generator)
+    return rows[part[torch.randperm(len(part), generator=generator)]]
+
+
+def _attacks(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> Leakage:
+    found = {n: asdict(measures.measure_membership(inside[n], outside[n])) for n in inside}
+    members, others = (len(next(iter(losses.values()))) for losses in (inside, outside))
+    return {"members": members, "others": others, "attacks": found}
 
 
 def _untrained_images(run: ClusteringRun, excluded: Tensor) -> Tensor:
@@ -110,9 +118,9 @@ def _untrained_images(run: ClusteringRun, excluded: Tensor) -> Tensor:
     if len(images) < _LEAST_IMAGES:
         held = len(run.data) - len(absent)
         raise UsageError(
-            f"membership compares images that the run was trained on with {_LEAST_IMAGES} others "
-            f"or more, and {run.config.dataset} has {len(images)} others: cluster a part of its "
-            f"images, such as --set data.images={held * 2 // 3}, and attack that run"
+            f"membership compares {run.data.unit}s that the run was trained on with "
+            f"{_LEAST_IMAGES} others or more, and {run.config.dataset} has {len(images)} others: "
+            f"cluster a part of it, such as --set data.images={held * 2 // 3}, and attack that run"
         )
     return images
 
@@ -127,7 +135,9 @@ def _losses(run: ClusteringRun, state: Any, images: Tensor) -> dict[str, Tensor]
     ``calibrated distance``: ``distance`` minus its mean over the moved images.
     """
     points = _points(run, state, images)
-    moved = torch.stack([_points(run, state, other) for other in shift_images(images)])
+    if images.ndim == 2:  # vectors, which cannot be moved by a pixel
+        return {"distance": _distance_to_nearest(points, required_centroids(state.centroids)).cpu()}
+    moved = torch.stack([_points(run, state, other) for other in measures.shift_images(images)])
     losses = {"views": (moved - points).norm(dim=2).mean(dim=0) / points.norm(dim=1).clamp(1e-12)}
     if state.centroids is not None:
         distance = _distance_to_nearest(points, state.centroids)
@@ -150,23 +160,64 @@ def _distance_to_nearest(points: Tensor, centroids: Tensor) -> Tensor:
     return distances
 
 
-def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
-    """Reconstruct images from the mean images sent in the last round; None if none are sent."""
-    if not run.algorithm.by_pixels:
-        return None
-    number = run.algorithm.rounds - 1
+def _sent(run: ClusteringRun, number: int, state: Any) -> Iterator[Sent]:
+    """Yield each client with each of its updates of a round, which it computes again."""
     randomness = run.randomness.at_round(number)
-    sent = []
     for index, work in enumerate(run.algorithm.exchanges(number, state)):
         task = Task(run.system, work.exchange.name, number, index)
         clients = run.client_side.works[work.exchange.name]
         for client in run.clients:
             (update,) = clients.local_updates(task, work.broadcast(state), [client], randomness)
-            averages = _mean_images(update)
-            points = run.algorithm.represent(state, client)
-            if averages is not None and len(averages) and points is not None:
-                sent.append((averages, points))
-    return [asdict(group) for group in measure_inversion(sent)] if sent else None
+            yield client, update
+
+
+def _inversion(run: ClusteringRun, state: Any, sent: Sequence[Sent]) -> list[Leakage] | None:
+    """Reconstruct images from the mean images in updates; None if there are none."""
+    found = []
+    for client, update in sent:
+        averages, points = _mean_images(update), run.algorithm.represent(state, client)
+        if averages is not None and len(averages) and points is not None:
+            found.append((averages, points))
+    return [asdict(group) for group in measures.measure_inversion(found)] if found else None
+
+
+def _decoders(run: ClusteringRun) -> Leakage | None:
+    """Distinguish each client's images from as many others by the decoder that it sent."""
+    if run.algorithm.by_decoder is None:
+        return None
+    others = _untrained_images(run, torch.zeros(0, dtype=torch.int64)).to(run.device)
+    generator, losses, nearer = Randomness(0).generator("decoders"), [], []
+    for client, update in _sent(run, 0, run.initial_state):
+        network, latents = run.algorithm.by_decoder(update, generator)
+        count = min(len(client), len(others), _MOST_IMAGES)
+        both = [_some(images, count, generator) for images in (client.images, others)]
+        points = to_float(torch.cat(both)).flatten(1)
+        losses.append(measures.reconstruction_losses(network, latents, points).view(2, count))
+        to_either = torch.cdist(network(latents)[0], points).view(-1, 2, count).amin(dim=2)
+        nearer.append(to_either[:, 0] < to_either[:, 1])
+    attacked = _attacks(*({"reconstruction": each} for each in torch.cat(losses, dim=1).cpu()))
+    return attacked | {"nearer": float(torch.cat(nearer).double().mean())}
+
+
+def _graphs(run: ClusteringRun, sent: Sequence[Sent]) -> Leakage | None:
+    """Distinguish pairs of one class from others by clients' graphs; None without, or no labels."""
+    found, labels = [torch.zeros(3, 0, dtype=torch.float64)], run.data.labels
+    for client, update in sent:
+        graph = getattr(update, "graph", None)
+        if graph is not None and labels is not None:
+            classes, graph = labels[run.parts[client.id]].cpu(), graph + graph.T
+            first, second = pairs = torch.triu_indices(len(graph), len(graph), 1).unbind()
+            alike, linked = classes[first] == classes[second], graph[pairs] > 0
+            found.append(
+                torch.stack([alike.double(), linked.double(), measures.path_losses(graph)[pairs]])
+            )
+    alike, linked, losses = torch.cat(found, dim=1).unbind()
+    generator = Randomness(0).generator("graphs")
+    kinds = [_some(losses[alike == kind], _MOST_IMAGES, generator) for kind in (1, 0)]
+    if min(map(len, kinds)) < 2:
+        return None
+    shares = {"linked": float(alike[linked == 1].mean()), "alike": float(alike.mean())}
+    return _attacks(*({"paths": each} for each in kinds)) | shares
 
 
 def _mean_images(update: object) -> Tensor | None:

@@ -7,12 +7,14 @@ Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by the sa
 of the image's neighbours (Mattern et al., *Membership Inference Attacks against Language Models via
 Neighbourhood Comparison*, ACL Findings 2023).
 
+A client's decoder has such losses of images, and its graph of pairs of samples that may be alike.
+
 *Inversion*: what an average of pixels reveals of the images in it. An average of one image is that
 image.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,8 @@ _SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, 
 """Offsets of the eight shifted copies; the image itself is at (1, 1) of the padded image."""
 
 
+_STEPS, _RATE = 100, 0.1
+"""Steps of Adam by which a latent moves, and its rate as a share of the latents' deviation."""
 _EXACT = 1e-3
 """An image counts as revealed if an average differs from it by less than this share of its norm."""
 SIZES = ((1, 1), (2, 4), (5, 9), (10, 19), (20, None))
@@ -109,6 +113,35 @@ def shift_images(images: Tensor) -> Tensor:
     padded = F.pad(images.float(), (1, 1, 1, 1), mode="replicate").to(images.dtype)
     moved = [padded[..., down : down + height, right : right + width] for down, right in _SHIFTS]
     return torch.stack(moved)
+
+
+def reconstruction_losses(
+    network: Callable[[Tensor], tuple[Tensor, ...]], latents: Tensor, points: Tensor
+) -> Tensor:
+    """Return the distance of each point, (points, pixels), from the nearest output of a decoder.
+
+    Of ``latents``, (latents, dimensions), that of the nearest output moves by gradients (white-box
+    attack of Chen, Yu, Zhang and Fritz, *GAN-Leaks*, CCS 2020).
+    """
+    least, which = torch.cdist(points, network(latents)[0]).min(dim=1)
+    moved = latents[which].clone().requires_grad_()
+    optimizer = torch.optim.Adam([moved], _RATE * float(latents.std(dim=0).mean()))
+    for _ in range(_STEPS):
+        distances = (network(moved)[0] - points).norm(dim=1)
+        least = torch.minimum(least, distances.detach())
+        (moved.grad,) = torch.autograd.grad(distances.square().sum(), moved)
+        optimizer.step()
+    return least
+
+
+def path_losses(graph: Tensor) -> Tensor:
+    """Return a loss of each pair of n records, (n, n): the less, the more paths of 4 edges join it.
+
+    A path counts for the product of its weights, each over the roots of its ends' sums of weights.
+    """
+    ends = graph.sum(dim=1).clamp(min=1e-300).rsqrt()
+    paths: Tensor = torch.linalg.matrix_power(ends.unsqueeze(1) * graph * ends, 4)
+    return -paths
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,16 @@ def differences_table(runs: Sequence[RecordedRun]) -> Table:
     ]
 
 
+_ATTACKED = {
+    "membership": "{members:,} {whose} distinguished from {others:,} others by their loss",
+    "decoders": "{members:,} training images distinguished from {others:,} others by the client's "
+    "decoder. Of what it draws {nearer:.0%} is nearer to the former; 50% if nothing is memorised",
+    "graphs": "{members:,} pairs of {unit}s of one class distinguished from {others:,} others by "
+    "the client's graph. Of pairs that it links {linked:.0%} are of one class, of all {alike:.0%}",
+}
+"""Captions of attacks, by their names in ``leakage.json``."""
+
+
 def leakage_tables(leakage: Json) -> dict[str, Table]:
     """Tabulate the results of attacks on a run, by caption; empty if there were none.
 
@@ -166,32 +176,29 @@ def leakage_tables(leakage: Json) -> dict[str, Table]:
     if not leakage:
         return {}
     try:
-        membership = leakage["membership"]
-        client = membership.get("client")
-        whose = "training images" if client is None else f"images of client {client}"
-        caption = (
-            f"Leakage: {membership['members']:,} {whose} distinguished from "
-            f"{membership['others']:,} others by their loss"
-        )
+        client, unit = leakage["membership"].get("client"), leakage.get("unit", "image")
+        whose = f"training {unit}s" if client is None else f"{unit}s of client {client}"
         tables = {
-            caption: [
+            f"Leakage: {caption.format(**leakage[attacked], whose=whose, unit=unit)}": [
                 {
                     "loss": name,
                     "advantage": f"{row['advantage']:.3f} ± {row['error']:.3f}",
                     "AUC": f"{row['auc']:.3f}",
                     "found at 1% false alarms": f"{row['found']:.1%}",
                 }
-                for name, row in membership["attacks"].items()
+                for name, row in leakage[attacked]["attacks"].items()
             ]
+            for attacked, caption in _ATTACKED.items()
+            if leakage.get(attacked)
         }
         if leakage["inversion"]:
-            caption = "Leakage: averages of pixels that clients sent in the last round"
+            caption = f"Leakage: averages of {unit}s that clients sent in the last round"
             tables[caption] = [
                 {
-                    "images in an average": _range(row["least"], row["most"]),
+                    f"{unit}s in an average": _range(row["least"], row["most"]),
                     "averages": f"{row['averages']:,}",
-                    "that are an image": f"{row['exact']:,}",
-                    "median distance to the nearest image": f"{row['distance']:.1%} of its length",
+                    f"that are one {unit}": f"{row['exact']:,}",
+                    f"median distance to nearest {unit}": f"{row['distance']:.1%} of its length",
                 }
                 for row in leakage["inversion"]
             ]

@@ -1,7 +1,9 @@
 """Attacks on finished runs, against their definitions and on runs that are known to leak or not."""
 
+import itertools
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,20 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
-from ccfcpp.privacy.leakage import SIZES, measure_inversion, measure_membership, shift_images
+from ccfcpp.privacy.leakage import (
+    SIZES,
+    measure_inversion,
+    measure_membership,
+    path_losses,
+    reconstruction_losses,
+    shift_images,
+)
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.page import page
 from ccfcpp.reports.run_reader import read_run
 from ccfcpp.reports.summary_tables import leakage_tables
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
-from tests.support.command import TINY, TINY_SCAN, ccfcpp, refused, succeeded
+from tests.support.command import TINY, TINY_SCAN, ccfcpp, refused, set_options, succeeded
 
 losses = st.lists(st.integers(0, 8).map(float), min_size=2, max_size=14)
 
@@ -110,6 +119,33 @@ def test_inversion_counts_the_averages_that_are_an_image(k: int, n: int, seed: i
         assert sum(group.exact for group in groups) == sum(nearest[i] < 1e-3 for i in here)
 
 
+@given(st.integers(1, 3), st.integers(0, 10**6))
+def test_paths_are_those_of_loops(n: int, seed: int) -> None:
+    graph = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    graph = (graph + graph.T) * (graph + graph.T > 1)
+    sums = [float(row.sum()) or 1.0 for row in graph]
+    expected = torch.zeros_like(graph)
+    for path in itertools.product(range(n), repeat=5):
+        steps = [graph[i, j] / math.sqrt(sums[i] * sums[j]) for i, j in itertools.pairwise(path)]
+        expected[path[0], path[-1]] -= math.prod(steps)
+    torch.testing.assert_close(path_losses(graph), expected)
+
+
+def test_a_decoder_that_memorises_is_found_and_another_one_is_not() -> None:
+    """A linear decoder makes the points of a plane, and the nearest one is the projection."""
+    drawn = torch.randn(4, 100, 9, generator=torch.Generator().manual_seed(0))
+    members, others, strangers, plane = drawn
+    basis = torch.linalg.qr(plane[:2].T).Q
+    found = reconstruction_losses(lambda z: (z @ basis.T,), plane[:, :2], members)
+    apart = (members - members @ basis @ basis.T).norm(dim=1)
+    torch.testing.assert_close(found, apart, atol=0.01, rtol=0)
+    for known, least, most in ((members, 0.9, 1.0), (strangers, -0.3, 0.3)):
+        memory = partial(lambda x, z: ((9 * z).softmax(1) @ x,), known)
+        both = (reconstruction_losses(memory, torch.eye(100), each) for each in (members, others))
+        inside, outside = both
+        assert least <= measure_membership(inside, outside).advantage <= most
+
+
 # --- whole runs ---------------------------------------------------------------------------------
 
 
@@ -131,10 +167,10 @@ def test_an_average_of_one_image_is_that_image(pixel_run: Path) -> None:
     assert told["membership"]["others"] == 1797 - 120
     shown = succeeded("leakage", pixel_run).stdout
     assert "advantage" in shown
-    assert "that are an image" in shown
+    assert "that are one image" in shown
     html = page([read_run(pixel_run)], Contents(), {})
     assert "120 training images distinguished from 1,677 others" in html
-    assert "averages of pixels that clients sent" in html
+    assert "averages of images that clients sent" in html
 
 
 def test_no_average_of_few_images_is_sent(tmp_path: Path) -> None:
@@ -153,6 +189,36 @@ def test_a_model_and_its_centroids_are_attacked(tmp_path: Path) -> None:
         told = leakage(run)
         assert told["inversion"] is None
         assert set(told["membership"]["attacks"]) == {"distance", "calibrated distance", "views"}
+
+
+def test_decoders_are_attacked_by_what_they_memorise(tmp_path: Path) -> None:
+    """One that is not trained has memorised nothing."""
+    same = ("--method", "fed-dcn", "--set", "data.images=120", "--clients", 3, "--rounds", 1)
+    small = set_options("dcn.widths=[64]", "dcn.embedding=none", "dcn.synthetic=300")
+    for epochs in (0, 80):
+        given = set_options(f"dcn.pretrain_epochs={epochs}", "dcn.epochs=0", "dcn.batch_size=16")
+        succeeded("cluster", *same, *small, *given, "--out", tmp_path / f"{epochs}")
+        found = leakage(tmp_path / f"{epochs}")
+        advantage = found["decoders"]["attacks"]["reconstruction"]["advantage"]
+        assert (advantage > 0.4, found["decoders"]["nearer"] > 0.7) == (epochs > 0, epochs > 0)
+        caption = "120 training images distinguished from 120 others by the client's decoder"
+        assert any(caption in text for text in leakage_tables(found))
+
+
+def test_graphs_tell_classes_that_lie_apart_and_no_others(tmp_path: Path) -> None:
+    """Of vectors, which do not move by a pixel, membership has the distance alone."""
+    points = np.random.default_rng(0).normal(size=(240, 4)) + 20 * (np.arange(240)[:, None] % 2)
+    few = ("--label-column", "l", "--clients", 2, "--set", "data.images=160", "--method", "spp-fgc")
+    for name, classes in (("apart", np.arange(240) % 2), ("mixed", np.arange(240) // 2 % 2)):
+        data, rows = tmp_path / f"{name}.csv", np.column_stack([points, classes])
+        np.savetxt(data, rows, delimiter=",", header="a,b,c,d,l", comments="")
+        succeeded("cluster", "--dataset", data, *few, "--out", tmp_path / name)
+        found = leakage(tmp_path / name)
+        assert list(found["membership"]["attacks"]) == ["distance"]
+        assert any("pairs of vectors of one class" in text for text in leakage_tables(found))
+        expected = (1, 1) if name == "apart" else (0, found["graphs"]["alike"])
+        advantage = found["graphs"]["attacks"]["paths"]["advantage"]
+        assert (advantage, found["graphs"]["linked"]) == pytest.approx(expected, abs=0.1)
 
 
 def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None:
@@ -174,7 +240,7 @@ def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None
     few = ("--dataset", images, "--clients", 2, "--clusters", 3)
     succeeded("cluster", "--method", "k-fed", "--out", run, *few)
     line = refused("leakage", run)
-    assert "cluster a part of its images, such as --set data.images=40" in line
+    assert "cluster a part of it, such as --set data.images=40" in line
     with pytest.raises(UsageError, match=r"leakage\.json is damaged"):
         leakage_tables({"membership": 3})
 

@@ -7,8 +7,9 @@ cluster of latents. With samples that decoders make of latents near the centroid
 embedding, the server trains the global autoencoder. In later rounds clients train it on own and as
 many synthetic samples, and the server averages it; then both run k-means, on latents and centroids.
 
-A decoder can memorise its client's samples. The server can draw any number of samples from it, and
-all clients get the synthetic ones. Later models give away what any averaged autoencoder does.
+A decoder memorises samples of its client, which ``ccfcpp leakage`` measures. The server can draw
+any number of samples from it, and all clients get the synthetic ones. Later models give away what
+any averaged autoencoder does.
 
 The paper delivers the round of the highest accuracy. That needs labels, and is no rule here; where
 there are labels, a run's summary has the best round by its scores beside the last one.
@@ -128,6 +129,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         self.config, self.rounds = self.dcn.config, self.dcn.config.rounds
         rule = CentroidRule(CentroidConfig(), problem.clusters)
         self.average = ModelAggregation(TRAINING, rule, self.config.latent, with_centroids=False)
+        self.by_decoder = lambda own, generator: next(self.dcn.decoders([own], generator))
 
     def initial_state(self, randomness: Randomness) -> DCNState:
         """Return random weights; refuse UMAP where it is not installed."""

@@ -1,12 +1,13 @@
 """Training of FedDCN's autoencoder, and the synthetic samples that the clients' decoders draw."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ccfcpp.clustering.algorithm import Decoder
 from ccfcpp.clustering.kmeans.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
@@ -109,10 +110,11 @@ class Trainer(DeepClustering):
         sizes = near.bincount(minlength=len(centroids)).clamp(min=1).double()
         return LocalClusters(centroids, sizes, part_of(model, "decoder"), deviations.float())
 
-    @torch.no_grad()
-    def draw(self, clients: Sequence[LocalClusters], generator: torch.Generator) -> Tensor:
-        """Draw latents from N(centroid, deviation²) in proportion to sizes, and decode them."""
-        drawn, ends = [], torch.cat([own.sizes for own in clients]).cpu().cumsum(0)
+    def decoders(
+        self, clients: Sequence[LocalClusters], generator: torch.Generator
+    ) -> Iterator[Decoder]:
+        """Yield decoders, with latents from N(centroid, deviation²) in proportion to sizes."""
+        ends = torch.cat([own.sizes for own in clients]).cpu().cumsum(0)
         ends = (ends / ends[-1] * self.config.synthetic).round().long()
         numbers, lengths = ends.diff(prepend=ends.new_zeros(1)), [len(own.sizes) for own in clients]
         for own, shares in zip(clients, torch.split(numbers, lengths), strict=True):
@@ -121,7 +123,12 @@ class Trainer(DeepClustering):
             latents = own.centroids[rows] + own.deviations[rows, None] * noise.to(own.centroids)
             network = self._flat_network(lambda: self.make_model().decoder, trained=False)
             network.load({n.removeprefix("decoder."): entry for n, entry in own.decoder.items()})
-            drawn.append(network(latents.to(network.weights))[0])
+            yield network, latents.to(network.weights)
+
+    @torch.no_grad()
+    def draw(self, clients: Sequence[LocalClusters], generator: torch.Generator) -> Tensor:
+        """Draw images of all clients: latents near their centroids, decoded."""
+        drawn = [decode(latents)[0] for decode, latents in self.decoders(clients, generator)]
         return (torch.cat(drawn).nan_to_num() * 255).round().byte().view(-1, *self.image_shape)
 
 

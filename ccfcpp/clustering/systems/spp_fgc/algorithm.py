@@ -5,9 +5,9 @@ Graph Aggregation Framework* (AAAI 2026).
 
 A client sends for each record which of its records are its neighbours, how near they are, and which
 prototype (Gaussian of a mixture) it belongs to; and the prototypes' means with noise, and the
-spread about them. So the server knows which of a client's records are alike. A prototype of one
-record is that record with noise, and without noise if the client has no more records than
-prototypes.
+spread about them. So the server knows which of a client's records are alike: by the graph alone
+``ccfcpp leakage`` tells most pairs of one class from others. A prototype of one record is that
+record with noise, and without noise if the client has no more records than prototypes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,15 +75,21 @@ class GraphUpdate:
         neighbours: Numbers of each record's neighbours, int64 of shape (n, m).
         weights: Weights of the edges to them, float32 of shape (n, m); 0 where there are fewer.
         owners: Prototype of each record, int64 of shape (n,).
-        means: Means of the prototypes, with noise, float64 of shape (prototypes, dimensions).
+        centroids: Means of the prototypes, with noise, float64 of shape (prototypes, dimensions).
         spread: Traces of the covariance about the prototypes, and of its square, float64.
     """
 
     neighbours: Tensor
     weights: Tensor
     owners: Tensor
-    means: Tensor
+    centroids: Tensor
     spread: Tensor
+
+    @property
+    def graph(self) -> Tensor:
+        """The weights of all edges, float64 of shape (n, n) on the CPU."""
+        empty = torch.zeros(len(self.neighbours), len(self.neighbours), dtype=torch.float64)
+        return empty.scatter_add_(1, self.neighbours.cpu(), self.weights.cpu().double())
 
 
 GRAPHS = Exchange("graphs", Nothing, GraphUpdate)
@@ -131,9 +137,7 @@ def joint_graph(updates: Sequence[GraphUpdate], links: Tensor) -> Tensor:
     joint, start = links.clone(), 0
     for update in updates:
         own = slice(start, start := start + len(update.owners))
-        joint[own, own] = torch.zeros_like(joint[own, own]).scatter_add_(
-            1, update.neighbours.cpu(), update.weights.cpu().double()
-        )
+        joint[own, own] = update.graph
     return joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
 
 
@@ -207,7 +211,7 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
             "neighbours": Spec(torch.int64, (rows, self.config.neighbours)),
             "weights": Spec(torch.float32, (rows, self.config.neighbours)),
             "owners": Spec(torch.int64, (rows,)),
-            "means": Spec(torch.float64, (self.prototypes, self.rule.dimensions)),
+            "centroids": Spec(torch.float64, (self.prototypes, self.rule.dimensions)),
             "spread": Spec(torch.float64, (2,)),
         }
 
@@ -223,7 +227,7 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
                 )
         if bool((update.weights < 0).any() | (update.weights > 1).any()):
             raise RefusedUpdateError("weights are not from 0 to 1")
-        if bool((update.spread < 0).any() | (update.means.abs() > 1e15).any()):
+        if bool((update.spread < 0).any() | (update.centroids.abs() > 1e15).any()):
             raise RefusedUpdateError("its prototypes cannot be")
 
     def aggregate(
@@ -234,7 +238,7 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
         owners = [one.owners.cpu() + i * self.prototypes for i, one in enumerate(received)]
         # Prototypes without records are left out.
         kept, owner = torch.unique(torch.cat(owners), return_inverse=True)
-        means, sizes = torch.cat([one.means.cpu() for one in received])[kept], owner.bincount()
+        means, sizes = torch.cat([one.centroids.cpu() for one in received])[kept], owner.bincount()
         shares = torch.tensor([len(own) for own in owners]) / len(owner)
         spread = shares.double() @ torch.stack([one.spread.cpu() for one in received])
         if not bool(spread[0] > 0):
