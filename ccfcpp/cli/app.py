@@ -49,12 +49,7 @@ ccfcpp cluster --dataset photos/ --partition folders --clusters 5: your images, 
 ccfcpp report runs/NAME: what a run has found, as a page
 """
 
-app = typer.Typer(
-    help="Federated clustering, and classification, of images that stay with their owners.",
-    epilog=_EXAMPLES,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(epilog=_EXAMPLES, add_completion=False, pretty_exceptions_enable=False)
 # The base of typer's complaints about the command line; recent versions give it no public name.
 CommandLineError: type[BaseException] = typer.BadParameter.__bases__[0]
 

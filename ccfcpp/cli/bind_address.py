@@ -1,22 +1,18 @@
 """The address of a server, the clients it admits, and checks before it starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import format_count
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
-
-if TYPE_CHECKING:
-    from ccfcpp.core.config import RunConfig
-    from ccfcpp.runs.pipeline import Opening
+from ccfcpp.runs.pipeline import Opening
 
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 

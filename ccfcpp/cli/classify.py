@@ -14,18 +14,16 @@ from ccfcpp.cli.options import RunOptions, Seeds, ShowProfile, run_command
 from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.paths import RunPaths, new_path, required_out
-from ccfcpp.studies.grids import split_axes, study_spec, without_grids
+from ccfcpp.runs.paths import RunPaths, Summary, new_path, required_out
+from ccfcpp.studies.grids import PlannedRun, StudySpec, split_axes, study_spec, without_grids
 from supervised.api import CLASSIFICATION
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
-    from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
     from ccfcpp.studies.classification import ClassificationTable
-    from ccfcpp.studies.grids import PlannedRun, StudySpec
     from ccfcpp.studies.study import Study
 
 FLAGS = (
@@ -38,8 +36,8 @@ FLAGS = (
         flags.BETA,
         flags.MODEL,
         flags.CLIENTS,
-        flags.TRAINING_ROUNDS,
-        flags.LOCAL_EPOCHS,
+        flags.Flag("training.rounds"),
+        flags.Flag("training.local_epochs"),
         *flags.ABSENCE,
     ),
     *flags.IMAGES,
@@ -141,21 +139,12 @@ def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
     return table
 
 
-def _heading(config: ClassifyConfig) -> str:
-    title = title_of(config.method, config.decorrelation.kind)
-    return f"{title} on {config.dataset}, seed {config.seed}"
-
-
 def _worth_naming(config: ClassifyConfig) -> Iterable[flags.Flag]:
     of_kind = {"dirichlet": flags.ALPHA, "classes": flags.CLASSES_PER_CLIENT}
     degree = of_kind.get(config.partition.kind, flags.PARTITION)
     weight = [flags.BETA] if config.decorrelation.kind != "none" else []
     named = (flags.DATASET, flags.METHOD, flags.DECORR, *weight, flags.MODEL)
     return (*named, degree, flags.CLIENTS, flags.SEED)
-
-
-def _title(summary: Summary) -> str:
-    return f"{title_of(summary['method'], summary['decorrelation'])} on {summary['dataset']}"
 
 
 def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
@@ -188,9 +177,9 @@ def _shown(figure: float | None, words: str) -> str:
 _DISPLAY = RunDisplay(
     pipeline=CLASSIFICATION,
     headline=("accuracy", "accuracy"),
-    heading=_heading,
+    system=lambda config: title_of(config.method, config.decorrelation.kind),
+    details=lambda config: f"seed {config.seed}",
     worth_naming=_worth_naming,
     found=lambda experiment: {"partition.clients": len(experiment.parts)},
-    title=_title,
     rows=_rows,
 )

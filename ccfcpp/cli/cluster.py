@@ -1,11 +1,8 @@
 """The command ``ccfcpp cluster``, which clusters the samples of several clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import From, RunOptions, ShowProfile, continuation_settings, run_command
@@ -18,10 +15,7 @@ from ccfcpp.clustering.evaluation.summary_text import evaluation_rows, sizes_tab
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from ccfcpp.clustering.run import ClusteringRun
-    from ccfcpp.runs.paths import Summary
+from ccfcpp.runs.paths import Summary
 
 _SHOWN_BESIDE = 4
 """Numbers of clusters that are shown on either side of the chosen one."""
@@ -41,9 +35,9 @@ FLAGS = (
     flags.CLUSTERS,
     *flags.VECTORS,
     flags.ROUNDS,
-    flags.PRETRAIN_ROUNDS,
-    flags.ETA,
-    flags.LAM,
+    flags.Flag("training.pretrain_rounds"),
+    flags.Flag("loss.eta"),
+    flags.Flag("loss.lam"),
     *flags.IMAGES,
     *flags.ABSENCE,
     *flags.PRIVACY,
@@ -89,13 +83,6 @@ def _continue_run(run: Path, options: RunOptions, layers: Layers) -> Path:
     return run_with(run, newcomers, values, options.out)
 
 
-def _heading(config: ClusterConfig) -> str:
-    return (
-        f"{METHODS[config.method].title} on {config.dataset}, {config.preset} preset, "
-        f"{config.partition.in_words}, seed {config.seed}"
-    )
-
-
 def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
     degrees = {
         "skew": (flags.SKEW,),
@@ -104,10 +91,6 @@ def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
     }
     named = (flags.DATASET, flags.METHOD, flags.CLIENTS, flags.CLUSTERS, flags.SEED)
     return (*named, flags.PARTITION, *degrees.get(config.partition.kind, ()))
-
-
-def _found(experiment: ClusteringRun) -> dict[str, object]:
-    return {"partition.clients": len(experiment.parts), "clusters": experiment.evaluator.clusters}
 
 
 def _notes(config: ClusterConfig) -> list[str]:
@@ -120,10 +103,6 @@ def _notes(config: ClusterConfig) -> list[str]:
         *([describe_settings(config)] if by_images else []),
         *(sought if config.fewest_clusters else []),
     ]
-
-
-def _title(summary: Summary) -> str:
-    return f"{METHODS[summary['method']].title} on {summary['dataset']}"
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:
@@ -184,13 +163,18 @@ def _rounds(summary: Summary) -> str:
 
 
 DISPLAY = RunDisplay(
-    CLUSTERING,
-    ("nmi", "NMI"),
-    _heading,
-    _worth_naming,
-    _found,
-    _title,
-    _rows,
+    pipeline=CLUSTERING,
+    headline=("nmi", "NMI"),
+    system=lambda config: METHODS[config.method].title,
+    details=lambda config: (
+        f"{config.preset} preset, {config.partition.in_words}, seed {config.seed}"
+    ),
+    worth_naming=_worth_naming,
+    found=lambda experiment: {
+        "partition.clients": len(experiment.parts),
+        "clusters": experiment.evaluator.clusters,
+    },
+    rows=_rows,
     notes=_notes,
     tables=_tables,
 )

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import RunOptions, Seeds, run_command
@@ -16,9 +19,6 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, write_tables
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from ccfcpp.studies.comparison import Comparison, TableEntry
 
 _METHODS = replace(flags.METHOD, named="methods", default="all", several=True)
@@ -37,30 +37,29 @@ FLAGS = (
     flags.SEED,
     *flags.MACHINE,
 )
-Jobs = Annotated[
-    int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Compare the others with this one, from 3 seeds on (default: the best of each "
-        "column).",
-    ),
-]
 
 
 @run_command(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
 def compare(
-    options: RunOptions, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None
+    options: RunOptions,
+    seeds: Seeds = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Compare the others with this one, from 3 seeds on (default: the best of each "
+            "column).",
+        ),
+    ] = None,
 ) -> None:
     """Compare systems on the same samples, partitions and scores, as in the CCFC++ paper's tables.
 
     If flags or settings have several values, such as --set loss.eta=0,0.1, all combinations are
     run. With --resume, new combinations are added.
     """
-    from rich.console import Console
-
     from ccfcpp.cli.progress import watch_runs
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
@@ -88,8 +87,7 @@ def compare(
         run_in_processes(study, jobs, look, should_stop)
     result, at = write_tables(study), study.path
     if options.json_output:
-        output = {"out": str(at), "table": result.rows, "costs": result.costs()}
-        typer.echo(json.dumps(output))
+        typer.echo(json.dumps({"out": str(at), "table": result.rows, "costs": result.costs()}))
     else:
         Console().print(*_scores(result), terminal.make_table(COSTS_TITLE, result.costs()))
         typer.echo(
@@ -109,8 +107,6 @@ def _scores(result: Comparison) -> list[Table]:
 
 
 def _cell(entry: TableEntry | str) -> str | Text:
-    from rich.text import Text
-
     if isinstance(entry, str):
         return entry
     score = Text(entry.marked, style="bold" if entry.best else "")

@@ -6,7 +6,9 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.setting_options import with_flags
+from ccfcpp.cli.terminal import print_rows
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.data.registry import describe
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
   ccfcpp classify --config classify/office-caltech10 --dataset FOLDER
@@ -17,9 +19,6 @@ _BY_FOLDER = """By their folder, which you fetch yourself:
 @with_flags([flags.DATA_ROOT], ClusterConfig)
 def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
-    from ccfcpp.cli.terminal import print_rows
-    from ccfcpp.data.registry import describe
-
     root = named.get("data.root")
     rows = [
         {

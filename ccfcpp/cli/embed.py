@@ -15,6 +15,7 @@ from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.core.units import format_count
 from ccfcpp.runs.paths import writable
 
@@ -93,8 +94,6 @@ def embed(
 
 
 def _save(data: VectorData, out: Path, skipped: Path) -> None:
-    from ccfcpp.core.files import write_atomically, write_table
-
     is_file = out.suffix.lower() == ".npz"
     # Names from a table's column may be no file names.
     if not is_file and (odd := [name for name in data.owner_names if Path(name).name != name]):

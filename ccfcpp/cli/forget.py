@@ -1,7 +1,5 @@
 """The command ``ccfcpp forget``, which repeats a run without a client."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, inspect_vectors
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.cli.setting_options import with_flags
+from ccfcpp.cli.terminal import print_facts
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import (
@@ -57,22 +57,19 @@ def inspect(
     """
     tree = merge(unflatten(named), parse_assignments(settings or []))
     if kind_of(path) == "vectors":
-        from ccfcpp.cli import inspect_vectors
-
         _section(tree, "vectors", VectorsConfig)
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}
         config = resolve(ClusterConfig, "cluster", asked)
         vectors, read_as, refusal = inspect_vectors.read_leniently(path, config.vectors)
         facts = inspect_vectors.describe_vectors(vectors, read_as, config)
-        show = partial(inspect_vectors.print_description, path, facts)
+        show = inspect_vectors.print_description
     else:
         data, refusal = _read_images(path, tree)
-        facts = _describe_images(data)
-        show = partial(_print, path, data, facts)
+        facts, show = _describe_images(data), _print
     if json_output:
         typer.echo(json.dumps({"path": path, **facts, "refused": refusal or None}))
     else:
-        show()
+        show(path, facts)
     if refusal:
         raise UsageError(refusal)
 
@@ -142,13 +139,10 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _print(photos: str, data: ImageData, facts: dict[str, Any]) -> None:
-    from ccfcpp.cli.terminal import print_facts
-
-    reading = data.reading
-    skipped = [] if reading is None else reading.skipped
+def _print(path: str, facts: dict[str, Any]) -> None:
+    hidden, skipped = facts["hidden"], facts["skipped"]
     rows = {
-        "images": f"{len(data):,}",
+        "images": f"{facts['images']:,}",
         "kinds": counts_in_words(facts["kinds"]),
         "sizes": counts_in_words(facts["sizes"]),
         "bits of a value": counts_in_words(facts["bits"]),
@@ -159,17 +153,17 @@ def _print(photos: str, data: ImageData, facts: dict[str, Any]) -> None:
         + ("in colour" if facts["channels"] == 3 else "grey"),
         "classes": counts_in_words(facts["classes"]) or "none: images lie in no folders of classes",
         "clients": counts_in_words(facts["clients"]) or "one, without --partition folders",
-        "without an image": ", ".join(map(printable_name, reading.empty)) if reading else "",
-        "hidden": format_count(len(facts["hidden"]), "name") if facts["hidden"] else "",
+        "without an image": ", ".join(map(printable_name, facts["empty"])),
+        "hidden": format_count(len(hidden), "name") if hidden else "",
         "left out": format_count(len(skipped), "file"),
     }
-    print_facts(photos, {name: text for name, text in rows.items() if text})
-    for note in data.notes:
+    print_facts(path, {name: text for name, text in rows.items() if text})
+    for note in facts["notes"]:
         typer.echo(note)
-    if facts["hidden"]:
-        names = list_first([printable_name(name) for name in facts["hidden"]], _MOST_LISTED)
+    if hidden:
+        names = list_first([printable_name(name) for name in hidden], _MOST_LISTED)
         typer.echo(f"not looked at, as hidden: {names}")
     for file in skipped[:_MOST_LISTED]:
-        typer.echo(f"left out: {printable_name(file.name)}: {file.reason}")
+        typer.echo(f"left out: {printable_name(file['file'])}: {file['reason']}")
     if len(skipped) > _MOST_LISTED:
         typer.echo(f"and {len(skipped) - _MOST_LISTED} more: --json lists all")

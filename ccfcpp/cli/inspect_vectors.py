@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ccfcpp.cli.terminal import print_facts, print_rows
+from ccfcpp.clustering.auto_settings import settings_for
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.units import counts_in_words, format_count, list_names, printable_name
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.config import ClusterConfig
     from ccfcpp.data.vectors import VectorData
 
 _MOST_LISTED = 20
@@ -68,8 +70,6 @@ def describe_vectors(
         config: Configuration of a run on them.
     """
     import numpy as np
-
-    from ccfcpp.clustering.auto_settings import settings_for
 
     vectors = data.vectors.double().numpy()
     names = data.columns or tuple(map(str, range(vectors.shape[1])))
@@ -133,8 +133,6 @@ def _column(values: Any, is_date: bool) -> dict[str, Any]:
 
 def print_description(path: str, facts: dict[str, Any]) -> None:
     """Print what ``describe_vectors`` returns: first of all columns together, then of each."""
-    from ccfcpp.cli.terminal import print_facts, print_rows
-
     columns = facts["columns"]
     missing = {name: own["missing"] for name, own in columns.items() if own["missing"]}
     constant = [name for name, own in columns.items() if own["kind"] == "constant"]

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -103,24 +103,22 @@ def join(options: JoinOptions, named: flags.Named) -> None:
     if not Path(options.data).exists():
         raise UsageError(f"there are no images at {options.data}: give another --data")
     require_flower()
-    _read_owner_rules(options.key or FOLDER, rules)  # they are refused before a key is looked for
-    with free_key(options.key or FOLDER) if insecure else nullcontext(options.key) as key:
-        assert key is not None  # checked above
+    place = options.key or FOLDER
+    read_rules(place.with_suffix(SUFFIX), rules)  # they are refused before a key is looked for
+    with free_key(place) if insecure else nullcontext(place) as key:
         authority = key.parents[1] / "ca.crt" if insecure else options.authority or Path("ca.crt")
-        _take_part(
-            replace(options, key=key, authority=authority), _read_owner_rules(key, rules), settings
-        )
+        _take_part(options, key, authority, rules, settings)
 
 
-def _read_owner_rules(key: Path, given: dict[str, object]) -> Rules:
-    """Read the owner's rules from the file beside the key; ``given`` ones override them."""
-    return read_rules(key.with_suffix(SUFFIX), given)
-
-
-def _take_part(options: JoinOptions, rules: Rules, settings: ClusterConfig) -> None:
-    server, key, authority = options.address, options.key, options.authority
-    assert key is not None
-    assert authority is not None
+def _take_part(
+    options: JoinOptions,
+    key: Path,
+    authority: Path,
+    given: dict[str, object],
+    settings: ClusterConfig,
+) -> None:
+    """Connect to the server with the owner's rules beside the key; ``given`` ones override them."""
+    server, rules = options.address, read_rules(key.with_suffix(SUFFIX), given)
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")

@@ -103,10 +103,7 @@ def client(
 
 
 @keys.command()
-def roster(
-    out: Folder = _KEYS,
-    clients: OnRoster = None,
-) -> None:
+def roster(out: Folder = _KEYS, clients: OnRoster = None) -> None:
     """Sign the roster (list of clients) with the authority's key, for secure sums.
 
     The server needs the file, and gives it to every client. It tells clients each

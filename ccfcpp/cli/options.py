@@ -10,28 +10,9 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.setting_options import Command, expand_dataclasses, with_flags
 from ccfcpp.core.config import Section, Tree
-from ccfcpp.core.config_layers import (
-    Layers,
-    merge,
-    parse_assignments,
-    read_configs,
-    unflatten,
-)
+from ccfcpp.core.config_layers import Layers, merge, parse_assignments, read_configs, unflatten
 from ccfcpp.core.errors import UsageError
 
-Config = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--config",
-        metavar="FILE|NAME",
-        help="YAML file of settings, or a preset (ccfcpp presets lists them); overrides earlier "
-        "ones and the data set's preset.",
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as seed=3."),
@@ -57,9 +38,19 @@ class RunOptions:
     """Options of commands that start runs; ``named`` has values of flags by the key they set."""
 
     named: flags.Named
-    config: Config = None
-    out: Out = None
-    resume: Resume = False
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config",
+            metavar="FILE|NAME",
+            help="YAML file of settings, or a preset (ccfcpp presets lists them); overrides "
+            "earlier ones and the data set's preset.",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False
     settings: Settings = None
     json_output: AsJson = False
 
@@ -71,9 +62,8 @@ class RunOptions:
         Raises:
             UsageError: A file cannot be read, or an assignment is no ``KEY=VALUE``.
         """
-        assigned = parse_assignments(self.settings or [])
         files = read_configs(self.config or [], groups)
-        return [*files, merge(unflatten(self.named), assigned)]
+        return [*files, merge(unflatten(self.named), parse_assignments(self.settings or []))]
 
 
 def continuation_settings(options: RunOptions, layers: Layers) -> Tree:

@@ -11,13 +11,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ccfcpp.cli.terminal import Stop
 from ccfcpp.core.units import list_names
 from ccfcpp.deployment.link.server_status import LEFT_OUT, ServerStatus
 from ccfcpp.deployment.server.channel import Observer, Standing
 
 if TYPE_CHECKING:
     from ccfcpp.cli.progress import RunProgress
-    from ccfcpp.cli.terminal import Stop
     from ccfcpp.engine.client import Member
 
 _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "late"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,16 +16,17 @@ from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, unflatten, validate
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_table
+from ccfcpp.core.tables import Columns
 from ccfcpp.core.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ccfcpp.clustering.model import Model
-    from ccfcpp.core.config import Tree
     from ccfcpp.data.open import AnyData
     from ccfcpp.data.vectors import VectorData
 
@@ -83,8 +85,6 @@ def predict(
 
     from ccfcpp.clustering.confidence import table_columns
     from ccfcpp.clustering.model import load_model
-    from ccfcpp.core.files import write_table
-    from ccfcpp.core.tables import Columns
     from ccfcpp.data.image_files import describe_reading
 
     prepare()
@@ -160,8 +160,6 @@ def _read_vectors(
     ``given`` are the user's settings of the section ``data``.
     """
     from ccfcpp.clustering.setup import check_encoder, load_run_encoder
-    from ccfcpp.core.config import VectorsConfig
-    from ccfcpp.core.data_kinds import kind_of
     from ccfcpp.data.open import open_dataset
     from ccfcpp.data.texts import holds_texts
     from ccfcpp.data.vectors import VectorData

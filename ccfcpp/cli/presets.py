@@ -3,6 +3,9 @@
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from ccfcpp.core.presets import find_preset, preset_file, preset_names, summary
 
@@ -19,11 +22,6 @@ def presets(
     if name is not None:
         typer.echo(preset_file(find_preset(name)).read_text(), nl=False)
         return
-
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
     table = Table(Column("--config", no_wrap=True), "what it is")
     for each in preset_names():
         table.add_row(Text(each), Text(summary(each)))

@@ -15,12 +15,12 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from ccfcpp.core.config_layers import C
 from ccfcpp.core.progress import RoundProgress
 from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import format_count, list_names
 from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.runs.paths import C
 from ccfcpp.studies.study import Study
 
 if TYPE_CHECKING:

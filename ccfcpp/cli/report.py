@@ -1,7 +1,5 @@
 """The command ``ccfcpp report``, which makes an HTML page of runs or studies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.bind_address import ServerOptions, address, check_server_settings, require_flower
@@ -21,29 +22,26 @@ from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.summary_text import evaluation_rows
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import Layers, merge
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import C, Layers, merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import format_count, list_names
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
+from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.server.channel import Channel, Timeouts
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust_summary import trust_rows
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.paths import RunPaths, Summary
+from ccfcpp.runs.pipeline import AnyPipeline, Opening
 from supervised.api import CLASSIFICATION
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ccfcpp.core.config import RunConfig
     from ccfcpp.deployment.keys.roster import SignedRoster
-    from ccfcpp.deployment.link.packet import Link
     from ccfcpp.deployment.link.run_spec import RunSpec
     from ccfcpp.deployment.server.run import DeployedRun
     from ccfcpp.runs.folder import RunFolder
-    from ccfcpp.runs.paths import Summary
-    from ccfcpp.runs.pipeline import AnyPipeline, M, Opening
 
 _FLAGS = (
     flags.METHOD,
@@ -121,10 +119,8 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
     attendance = Attendance(console, read_roster(server.admitted))
     ends_soon = check_server_settings(opening, task, server, len(attendance.standings))
     roster = _signed_roster(opening, server, console)
-    resumption = (
-        f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {server.address}"
-    )
-    resumption += " --insecure" * server.insecure
+    resumption = terminal.resume_command("serve", opening.path) + f" --task {task}"
+    resumption += f" --listen {server.address}" + " --insecure" * server.insecure
     gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
     with ExitStack() as stack:
         with terminal.interruptible(gone):
@@ -136,10 +132,8 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
             )
             if ends_soon:
                 console.print(ends_soon)
-            link.status, attendance.silent = (
-                lambda: attendance.server_status.to_json(),
-                link.seconds_since_call,
-            )
+            link.status = lambda: attendance.server_status.to_json()
+            attendance.silent = link.seconds_since_call
             experiment, folder = _wait_for_clients(opening, task, server, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(
@@ -173,15 +167,10 @@ def _wait_for_clients(
     roster: SignedRoster | None,
 ) -> tuple[DeployedRun, RunFolder]:
     """Wait for clients; make the run with those that came, or reopen it, and its folder."""
-    from ccfcpp.deployment.server.channel import Channel, Timeouts
     from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
     from ccfcpp.deployment.server.enrolment import Enrolment
 
-    console, least, admitted = (
-        attendance.console,
-        server.clients,
-        list(attendance.standings),
-    )
+    least, admitted = server.clients, list(attendance.standings)
     channel = Channel(link, Timeouts(server.limit, linger=server.linger), attendance)
     saved = RunPaths(opening.path).deployment
     if opening.goes_on and saved.exists():
@@ -214,15 +203,13 @@ def _wait_for_clients(
         lambda chosen: enrolment.make_run(chosen, channel, late.enrol_newcomers)
     )
     enrolment.save(saved)
-    for line in (
-        describe_deployed_run(experiment, enrolment.seconds),
-        *describe_protection(experiment),
-    ):
-        console.print(line)
+    attendance.console.print(describe_deployed_run(experiment, enrolment.seconds))
+    for line in describe_protection(experiment):
+        attendance.console.print(line)
     return experiment, folder
 
 
-def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
+def with_suited_settings(opening: Opening[C], spec: RunSpec) -> Opening[C]:
     """Add settings that suit the clients' images to a new clustering, below the user's own."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
@@ -256,12 +243,11 @@ def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
 
 def _print_summary(summary: Summary) -> None:
     scoring, skipped = summary["counted_clients"], summary["skipped"]
-    scores = terminal.score_rows(summary) if scoring else {}
     rows = {
         f"{summary['unit']}s": f"{summary['samples']:,}, with {summary['connected']} clients"
         + (f"; {format_count(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
-        **scores,
+        **(terminal.score_rows(summary) if scoring else {}),
         "scored by": f"the labels of {list_names(scoring)}"
         if scoring
         else "nobody: no client tells its labels",

@@ -6,23 +6,25 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 import typer
+from pydantic import BaseModel
 
 from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import BY_FOLDER, Flag
-from ccfcpp.core.config_layers import Layers, flatten, values_of
+from ccfcpp.cli.options import RunOptions
+from ccfcpp.core.config_layers import C, Layers, flatten, values_of
+from ccfcpp.core.errors import in_file
 from ccfcpp.core.units import format_count, list_first
 from ccfcpp.privacy.trust_summary import trust_rows
-from ccfcpp.runs.pipeline import M, Pipeline
+from ccfcpp.runs.paths import Summary
+from ccfcpp.runs.pipeline import Pipeline, R
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from ccfcpp.cli.options import RunOptions
-    from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
+
+Rows = dict[str, str]
 
 
 def describe_run(experiment: AnyLocalRun) -> str:
@@ -50,13 +52,6 @@ def describe_protection(experiment: AnyRun) -> list[str]:
     return lines + (experiment.protection.header() if experiment.protection else [])
 
 
-def describe_absent(names: Sequence[str]) -> str:
-    """Return a line that names the clients absent for the whole run; "" without any."""
-    if not names:
-        return ""
-    return f"absent for the whole run: {list_first(names)}"
-
-
 def chosen_by_default(
     flags: Iterable[Flag], layers: Layers, config: BaseModel, derived: Mapping[str, object]
 ) -> str:
@@ -68,43 +63,38 @@ def chosen_by_default(
     chosen = {key for tree in layers for key, _ in flatten(tree)}
     values = values_of(config) | dict(derived)
     left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
-    words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
+    words = ", ".join(f"{flag.option} {in_file(values[flag.key])}" for flag in left)
     return f"by default: {words}" if words else ""
 
 
-def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-E = TypeVar("E", bound="AnyLocalRun")
-Rows = dict[str, str]
-
-
 @dataclass(frozen=True)
-class RunDisplay(Generic[M, E]):
+class RunDisplay(Generic[C, R]):
     """Texts and tables by which a command shows a run.
 
     Attributes:
         pipeline: Pipeline of the command's runs.
         headline: Key and name of the score that progress shows.
-        heading: Returns a line on the run, before images are read.
+        system: Returns the title of the run's method.
+        details: Returns what the run's heading says after its method and data set.
         worth_naming: Returns flags whose values are shown if the user did not set them.
         found: Returns values that depend on the images, by dotted key.
-        title: Returns the title of the printed summary.
         rows: Returns the rows of the printed summary.
         notes: Returns further lines on the run, after images are read.
         tables: Returns tables to print after the summary, by title.
     """
 
-    pipeline: Pipeline[M, E]
+    pipeline: Pipeline[C, R]
     headline: tuple[str, str]
-    heading: Callable[[M], str]
-    worth_naming: Callable[[M], Iterable[Flag]]
-    found: Callable[[E], dict[str, object]]
-    title: Callable[[Summary], str]
-    rows: Callable[[M, Summary], Rows]
-    notes: Callable[[M], list[str]] = lambda config: []
+    system: Callable[[C], str]
+    details: Callable[[C], str]
+    worth_naming: Callable[[C], Iterable[Flag]]
+    found: Callable[[R], dict[str, object]]
+    rows: Callable[[C, Summary], Rows]
+    notes: Callable[[C], list[str]] = lambda config: []
     tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
+
+    def _heading(self, config: C) -> str:
+        return f"{self.system(config)} on {config.dataset}, {self.details(config)}"
 
     def run(self, options: RunOptions, layers: Layers, profile: bool) -> None:
         """Start or resume a run, show its progress, and print its summary."""
@@ -114,7 +104,7 @@ class RunDisplay(Generic[M, E]):
         # The settings for a user's own images depend on these.
         known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
-        what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"
+        what = self._heading(opening.config) if known else f"reading {opening.config.dataset}"
         console.print(f"{begun}{what}: {opening.path}")
 
         from ccfcpp.data.image_files import describe_reading
@@ -123,15 +113,12 @@ class RunDisplay(Generic[M, E]):
         with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
         if not known:
-            console.print(self.heading(opening.config))
-        lines = [
-            describe_run(experiment),
-            *describe_protection(experiment),
-            describe_absent(experiment.absent_names),
-        ]
+            console.print(self._heading(opening.config))
+        lines = [describe_run(experiment), *describe_protection(experiment)]
+        if experiment.absent_names:
+            lines.append(f"absent for the whole run: {list_first(experiment.absent_names)}")
         if not opening.goes_on:
-            flags = self.worth_naming(opening.config)
-            derived = self.found(experiment)
+            flags, derived = self.worth_naming(opening.config), self.found(experiment)
             lines.append(chosen_by_default(flags, layers, opening.config, derived))
             lines += self.notes(opening.config)
         lines += describe_reading(experiment.data)
@@ -140,9 +127,8 @@ class RunDisplay(Generic[M, E]):
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")
         for line in filter(None, lines):
             console.print(line)
-        resumption = terminal.resume_command(
-            pipeline.command, folder.path, values.get("data.encoder")
-        )
+        encoder = values.get("data.encoder")
+        resumption = terminal.resume_command(pipeline.command, folder.path, encoder)
         with (
             terminal.printed_profile() if profile else nullcontext(),
             terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
@@ -151,10 +137,10 @@ class RunDisplay(Generic[M, E]):
         if options.json_output:
             typer.echo(json.dumps(summary))
         else:
+            title = f"{self.system(opening.config)} on {summary['dataset']}"
             rows = self.rows(opening.config, summary)
-            terminal.print_facts(
-                self.title(summary), rows | trust_rows(summary) | terminal.traffic_rows(summary)
-            )
+            rows = rows | trust_rows(summary) | terminal.traffic_rows(summary)
+            terminal.print_facts(title, rows)
             for title, table in self.tables(summary).items():
                 terminal.print_rows(title, table)
             typer.echo(f"as a page: {terminal.report_command(folder.path)}")

@@ -23,13 +23,13 @@ from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.progress import report_progress_to, watch_embedding
 from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
+from ccfcpp.runs.paths import Summary
 from ccfcpp.runs.signals import handled_by
 
 if TYPE_CHECKING:
     from ccfcpp.cli.participants import Attendance
     from ccfcpp.core.profiling import Profile
     from ccfcpp.runs.folder import RunFolder
-    from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
 
 INTERRUPTED = 130
@@ -162,7 +162,7 @@ def run_to_end(
     should_stop: Callable[[], bool],
     title: str | None = None,
     attendance: "Attendance | None" = None,
-) -> "Summary":
+) -> Summary:
     """Run an experiment to its end, show its progress on stderr, and return its summary.
 
     The progress includes the score ``headline`` (key and name) and, on a terminal, the status of
@@ -258,7 +258,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     Console().print(make_table(title, rows))
 
 
-def score_rows(summary: "Summary") -> dict[str, str]:
+def score_rows(summary: Summary) -> dict[str, str]:
     """Format the scores of a summary, by their titles; a score that is None becomes ""."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
@@ -304,7 +304,7 @@ class EmbeddingProgress:
         self._console.print(text, end="\r" if live and done < of else "\n")
 
 
-def traffic_rows(summary: "Summary") -> dict[str, str]:
+def traffic_rows(summary: Summary) -> dict[str, str]:
     """Format refused updates, traffic, time and folder for the end of a printed summary."""
     up, down = traffic_titles(deployed=summary.get("deployed", False))
     return {

@@ -11,6 +11,8 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import print_rows, progress_console
+from ccfcpp.core.files import write_atomically
+from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.paths import require_empty, writable
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ def verify_theory(
     json_output: AsJson = False,
 ) -> None:
     """Check the papers' theorems against small linear networks under gradient flow."""
-    from ccfcpp.core.files import write_atomically
-    from ccfcpp.core.tables import as_csv
     from ccfcpp.runs.environment import use_processors
     from ccfcpp.studies.theory.theorems import verify_statements
 

@@ -9,16 +9,18 @@ import matplotlib as mpl
 
 from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.reports.drawing import DrawnFigure, style
-from ccfcpp.reports.palette import INKS
+from ccfcpp.reports.palette import INKS, Look
 
-_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
-_PNG_DPI = 200
+_OPTIONS: dict[str, Look] = {
+    "png": {"dpi": 200},
+    "svg": {"metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))},
+}
 
 
 def write_figure(folder: Path, drawn: DrawnFigure, svg: str) -> None:
     """Write a figure's SVG (from ``as_svg``), PNG and numbers (CSV), each file atomically."""
     write_atomically(folder / f"{drawn.name}.svg", svg.encode())
-    write_atomically(folder / f"{drawn.name}.png", _render(drawn, "png", _PNG_DPI))
+    write_atomically(folder / f"{drawn.name}.png", _render(drawn, "png"))
     write_table(folder / f"{drawn.name}.csv", drawn.rows)
 
 
@@ -44,9 +46,8 @@ def for_page(svg: str, name: str, label: str) -> str:
     return start + width.sub("", head.removeprefix("<svg ")) + end + rest
 
 
-def _render(drawn: DrawnFigure, format_name: str, dpi: float | None = None) -> bytes:
+def _render(drawn: DrawnFigure, format_name: str) -> bytes:
     buffer = io.BytesIO()
-    metadata = _NO_METADATA if format_name == "svg" else None
     with style(drawn.name), warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -55,5 +56,5 @@ def _render(drawn: DrawnFigure, format_name: str, dpi: float | None = None) -> b
             drawn.figure.draw_without_rendering()
             mpl.rcParams["figure.constrained_layout.use"] = False
             drawn.figure.set_layout_engine(None)
-        drawn.figure.savefig(buffer, format=format_name, dpi=dpi or "figure", metadata=metadata)
+        drawn.figure.savefig(buffer, format=format_name, **_OPTIONS[format_name])
     return buffer.getvalue()

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
@@ -21,7 +20,7 @@ _LONGEST_LABEL = 32
 def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder.
 
-    A single run gets no label.
+    A single run gets no label. Folders are named below the one that they have in common.
     """
     if len(runs) == 1:
         return list(runs)
@@ -30,7 +29,9 @@ def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
         keys = _distinguishing_keys(runs)
         labels = [_label(run, keys) for run in runs]
     if len(set(labels)) < len(runs) or max(map(len, labels)) > _LONGEST_LABEL:
-        labels = _folders([run.path for run in runs])
+        whole = [run.path.resolve() for run in runs]
+        common = os.path.commonpath(whole)
+        labels = [str(path.relative_to(common)) for path in whole]
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
@@ -85,10 +86,3 @@ def _label(run: RecordedRun, keys: Sequence[str]) -> str:
         for key in sorted(keys, key=lambda key: key != "method")
     ]
     return ", ".join(parts)
-
-
-def _folders(paths: Sequence[Path]) -> list[str]:
-    """Shorten paths to the parts below the folder that they have in common."""
-    whole = [path.resolve() for path in paths]
-    common = Path(os.path.commonpath(whole))
-    return [str(path.relative_to(common)) for path in whole]

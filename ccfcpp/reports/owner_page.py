@@ -1,12 +1,8 @@
 """The page for the owner of a client: images by cluster, files left out, and data sent."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-
-from torch import Tensor
 
 from ccfcpp.core.units import bytes_in_words, format_count
 from ccfcpp.core.units import printable_name as as_line
@@ -35,7 +31,6 @@ def owner_page(state: Path) -> str:
     """
     results, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
     entries = list(log.read())
-    runs = group_by_run(entries)
     cost, unit = spending.epsilon(DELTA), _unit(results)
     tiles = {
         f"{unit}s": f"{len(results.rows):,}",
@@ -59,7 +54,7 @@ def owner_page(state: Path) -> str:
         },
         skipped=[_printable(row) for row in results.skipped[:_MOST_SKIPPED]],
         more_skipped=max(0, len(results.skipped) - _MOST_SKIPPED),
-        runs=[_describe_sent(own, spending) for own in runs],
+        runs=[_describe_sent(own, spending) for own in group_by_run(entries)],
     )
 
 
@@ -91,21 +86,14 @@ def _unit(results: ClientResults) -> str:
 
 
 def _tile(results: ClientResults, number: int) -> dict[str, str]:
-    row = results.rows[number]
-    picture = results.pictures.get(number)
+    row, address = results.rows[number], ""
+    if (picture := results.pictures.get(number)) is not None:
+        png = as_png(contact_sheet(picture[None], 1))
+        address = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     facts = [
         f"{key} {float(str(row[key])):.3g}" for key in ("probability", "distance") if key in row
     ]
-    return {
-        "name": _name(row),
-        "facts": ", ".join(facts),
-        "picture": "" if picture is None else _as_address(picture),
-    }
-
-
-def _as_address(picture: Tensor) -> str:
-    png = as_png(contact_sheet(picture[None], 1))
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return {"name": _name(row), "facts": ", ".join(facts), "picture": address}
 
 
 def _name(row: Row) -> str:

@@ -13,7 +13,7 @@ from ccfcpp.core.units import printable_name as as_line
 from ccfcpp.reports.class_figures import cluster_order
 from ccfcpp.reports.drawing import WIDTH, DrawnFigure, new_picture, short
 from ccfcpp.reports.run_reader import RecordedRun
-from ccfcpp.reports.statistics import CannotDrawError, all_finite
+from ccfcpp.reports.statistics import CannotDrawError
 from ccfcpp.runs.contact_sheets import contact_sheet
 from ccfcpp.runs.report_samples import EACH, MOST_CLUSTERS, extremes
 
@@ -31,7 +31,7 @@ def _draw(run: RecordedRun, name: str) -> DrawnFigure:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
     distance = run.values_of_images("distance", "the run knows no centroids")
-    if not all_finite(distance):
+    if not distance.isfinite().all():
         raise CannotDrawError("the model has diverged: its distances hold NaN or Inf")
     numbers = run.shown.get("pictured", torch.arange(0)).tolist()
     small = dict(zip(numbers, run.shown.get("pictures", ()), strict=True))

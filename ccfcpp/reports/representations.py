@@ -22,9 +22,10 @@ def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
     if run.clusters_images and run.has_labels:
         caption += " A cluster has the colour of the class it is matched with."
-    return _draw(
-        run, "tsne-clusters", kind, caption, run.labels, cluster_names(run), _cluster_inks(run)
-    )
+    # A cluster without a class has a colour of its own.
+    free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
+    inks = [number if number >= 0 else next(free) for number in run.matched.tolist()]
+    return _draw(run, "tsne-clusters", kind, caption, run.labels, cluster_names(run), inks)
 
 
 def by_class(run: RecordedRun) -> drawing.DrawnFigure:
@@ -33,13 +34,6 @@ def by_class(run: RecordedRun) -> drawing.DrawnFigure:
     names = run.class_names
     inks = list(range(len(names)))
     return _draw(run, "tsne-classes", "class", caption, run.classes, names, inks)
-
-
-def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Return the index of each cluster's colour: that of its matched class, or an unused one."""
-    matched = run.matched.tolist()
-    free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
-    return [number if number >= 0 else next(free) for number in matched]
 
 
 def _draw(

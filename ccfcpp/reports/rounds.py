@@ -1,7 +1,7 @@
 """Figures of scores, losses, bytes and participation by round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -77,68 +77,64 @@ def traffic_by_round(run: RecordedRun) -> Curves:
     }
 
 
-@dataclass(frozen=True)
-class ByRound:
-    """Callable that draws curves over rounds: one figure of one run, or a figure for each curve.
+def _draw(
+    name: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
+) -> list[DrawnFigure]:
+    """Draw a single run's curves in one figure; or, for each curve, all runs in one figure.
 
     ``name``, ``title`` and ``caption`` are those of the figures; ``unit`` labels the y axis.
     """
-
-    name: str
-    title: str
-    unit: str
-    caption: str
-
-    def __call__(self, gathered: Gathered[Curves]) -> list[DrawnFigure]:
-        """Draw a single run's curves in one figure; or, for each curve, all runs in one figure."""
-        title = f"{self.title} by round"
-        if len(gathered) == 1:
-            ((run, curves),) = gathered
-            return [self._draw(self.name, title, curves, _last_pretraining_round(run))]
-        keys = dict.fromkeys(key for _, curves in gathered for key in curves)
-        names = {key: (f"{self.name}-{slug(key)}", f"{title}: {key}") for key in keys}
-        if len(keys) == 1:
-            names = dict.fromkeys(keys, (self.name, title))
-        return [
-            self._draw(*names[key], {run.label: own[key] for run, own in gathered if key in own})
-            for key in keys
-        ]
-
-    def _draw(self, name: str, title: str, curves: Curves, phase: int | None = None) -> DrawnFigure:
-        caption = self.caption
-        with line_chart(curves, "round", self.unit) as (figure, axes):
-            if phase is not None:
-                axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
-                caption += f" Dotted: pre-training ends after round {phase}."
-        rows = [
-            {"series": series, "round": number, "value": value}
-            for series, curve in curves.items()
-            for number, value in curve
-        ]
-        return DrawnFigure(name, title, caption, figure, rows)
+    if len(gathered) == 1:
+        ((run, curves),) = gathered
+        return [_draw_curves(name, title, unit, caption, curves, _last_pretraining_round(run))]
+    keys = dict.fromkeys(key for _, curves in gathered for key in curves)
+    names = {key: (f"{name}-{slug(key)}", f"{title}: {key}") for key in keys}
+    if len(keys) == 1:
+        names = dict.fromkeys(keys, (name, title))
+    lines = {key: {run.label: own[key] for run, own in gathered if key in own} for key in keys}
+    return [_draw_curves(*names[key], unit, caption, lines[key]) for key in keys]
 
 
-draw_scores = ByRound(
+def _draw_curves(
+    name: str, title: str, unit: str, caption: str, curves: Curves, phase: int | None = None
+) -> DrawnFigure:
+    with line_chart(curves, "round", unit) as (figure, axes):
+        if phase is not None:
+            axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
+            caption += f" Dotted: pre-training ends after round {phase}."
+    rows = [
+        {"series": series, "round": number, "value": value}
+        for series, curve in curves.items()
+        for number, value in curve
+    ]
+    return DrawnFigure(name, title, caption, figure, rows)
+
+
+draw_scores = partial(
+    _draw,
     "scores",
-    "Scores",
+    "Scores by round",
     "score",
     "Agreement of the global model with the true classes, round by round; 1 is best.",
 )
-draw_ranks = ByRound(
+draw_ranks = partial(
+    _draw,
     "rank",
-    "Effective rank",
+    "Effective rank by round",
     "directions",
     "About so many directions of the global model's representations are in use.",
 )
-draw_losses = ByRound(
+draw_losses = partial(
+    _draw,
     "loss",
-    "Loss and progress",
+    "Loss and progress by round",
     "value",
     "Mean loss over the clients that took part in a round, or the movement of the centroids.",
 )
-draw_traffic = ByRound(
+draw_traffic = partial(
+    _draw,
     "bytes",
-    "Bytes",
+    "Bytes by round",
     "MB so far",
     "Bytes between the server and all clients together so far. Those of a run in one process would "
     "travel if its clients were on other machines.",

@@ -17,8 +17,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import expand_table, sum_tables
 from ccfcpp.core.tables import read_csv_rows
 from ccfcpp.core.units import list_first
-from ccfcpp.reports import statistics
-from ccfcpp.reports.statistics import CannotDrawError
+from ccfcpp.reports.statistics import CannotDrawError, Embedding, matched_classes, tsne
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import Json, RunPaths, RunSetting
 from ccfcpp.runs.report_samples import MOST_DIMENSIONS
@@ -201,7 +200,7 @@ class RecordedRun:
             raise CannotDrawError(
                 f"the space has {dimensions:,} dimensions, more than {MOST_DIMENSIONS:,}"
             )
-        if not statistics.all_finite(self.shown[name]):
+        if not self.shown[name].isfinite().all():
             raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
         return self.shown[name]
 
@@ -227,12 +226,12 @@ class RecordedRun:
             return torch.arange(self.groups)
         if not self.has_labels:
             return torch.full((self.groups,), -1)
-        return statistics.matched_classes(self.classes, self.labels, self.groups)
+        return matched_classes(self.classes, self.labels, self.groups)
 
     @cached_property
-    def embedding(self) -> statistics.Embedding:
+    def embedding(self) -> Embedding:
         """Embedding of some representations in the plane, by t-SNE."""
-        return statistics.tsne(self.representations("points"), self.shown["index"], self.by_angle)
+        return tsne(self.representations("points"), self.shown["index"], self.by_angle)
 
 
 def read_run(path: Path) -> RecordedRun:

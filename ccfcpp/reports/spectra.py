@@ -101,9 +101,7 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
         if len(gathered) > 1 and ranks:
             own["mean of local models"] = fmean(ranks.values())
         values.append((run, own, ranks))
-    dimensions = " or ".join(
-        str(d) for d in sorted({len(spectra.of_all) for _, spectra in gathered})
-    )
+    dimensions = " or ".join(map(str, sorted({len(spectra.of_all) for _, spectra in gathered})))
     caption = (
         "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
         f"number of dimensions in use, of {dimensions}."
@@ -127,18 +125,13 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 
 
 def _curve(values: Tensor) -> tuple[range, list[float]]:
-    return range(1, len(values) + 1), _drawable(values)
-
-
-def _drawable(values: Tensor) -> list[float]:
-    """Raise values below the rounding error to it, for a logarithmic scale."""
-    return list(above_rounding(values).tolist())
+    return range(1, len(values) + 1), above_rounding(values).tolist()
 
 
 def _rows(run: RecordedRun, model: str, values: Tensor) -> Rows:
     return [
-        run_column(run) | {"model": model, "dimension": place + 1, "singular value": value}
-        for place, value in enumerate(_drawable(values))
+        run_column(run) | {"model": model, "dimension": place, "singular value": value}
+        for place, value in zip(*_curve(values), strict=True)
     ]
 
 

@@ -48,11 +48,6 @@ def matched_classes(classes: Tensor, labels: Tensor, clusters: int) -> Tensor:
     return matched
 
 
-def all_finite(points: Tensor) -> bool:
-    """Return whether all values are finite."""
-    return points.numel() == 0 or math.isfinite(float(points.abs().max()))
-
-
 @dataclass(frozen=True, eq=False)
 class Embedding:
     """Embedding of some representations in the plane.

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -97,14 +98,12 @@ def use_processors(jobs: int = 1) -> None:
 
 def describe_environment(device: torch.device) -> dict[str, object]:
     """Describe the environment by JSON values: versions, machine, device and source revision."""
-    versions = {name: importlib.metadata.version(name) for name in _RECORDED}
-    cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "command": sys.argv,
         "ccfcpp": VERSION,
         "revision": _source_revision(),
         "python": platform.python_version(),
-        **versions,
+        **{name: importlib.metadata.version(name) for name in _RECORDED},
         "faiss": _faiss_version(),
         "platform": platform.platform(),
         "processor": _processor_name(),
@@ -112,17 +111,15 @@ def describe_environment(device: torch.device) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "device": str(device),
         "data_root": str(root_folder(None).absolute()),
-        "cuda_device": cuda_name,
+        "cuda_device": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
 
 
 def _faiss_version() -> str | None:
     """Return the version of the installed build of faiss; None if there is none."""
     for build in ("faiss-gpu", "faiss-cpu"):
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(build)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return None
 
 

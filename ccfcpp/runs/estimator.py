@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +11,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import unflatten
+from ccfcpp.core.config_layers import C, unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
-from ccfcpp.runs.pipeline import M, Pipeline
-from ccfcpp.runs.run import AnyLocalRun
+from ccfcpp.runs.pipeline import Pipeline, R
 
-R = TypeVar("R", bound=AnyLocalRun)
 Names = NDArray[np.integer | np.str_ | np.object_]
 """A name or a number for each sample."""
 AUTO = "auto"
@@ -77,7 +75,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
     def _run(
         self,
-        pipeline: Pipeline[M, R],
+        pipeline: Pipeline[C, R],
         data: Any,
         clients: Names | None,
         fixed: Tree,

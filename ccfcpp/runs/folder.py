@@ -22,8 +22,6 @@ from ccfcpp.runs.evaluator import Arrays, Results
 from ccfcpp.runs.paths import RunPaths, Summary, damaged, parse_row
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
-RoundLog = Callable[[Line], None]
-
 # Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
 _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
 
@@ -58,7 +56,7 @@ class RunFolder(RunPaths):
         save_checkpoint(self.checkpoint, checkpoint)
 
     @contextmanager
-    def log(self, track: str) -> Iterator[RoundLog]:
+    def log(self, track: str) -> Iterator[Callable[[Line], None]]:
         """Yield a function that logs a round to ``metrics.jsonl``, and to the tracker ``track``."""
         if track == NONE:
             yield self.log_round

@@ -8,6 +8,7 @@ Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federa
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,25 +21,20 @@ _MOST_MODELS = 20
 """Largest number of local models; those of the largest clients come first."""
 
 
+@dataclass
 class LocalSpectra:
     """Recorder of the spectra of local models, computed when the server receives the models.
 
-    Args:
+    Attributes:
         last_round: Number of the last round; models of earlier rounds are ignored.
         represent: Maps a client's number and its model to representations of some images, floats of
             shape (images, dimensions); None for a model that cannot be compared.
         values: Is filled with singular values, descending, by the client's number.
     """
 
-    def __init__(
-        self,
-        last_round: int,
-        represent: Callable[[int, ModelState], Tensor | None],
-        values: dict[str, list[float]],
-    ) -> None:
-        self.last_round = last_round
-        self.represent = represent
-        self.values = values
+    last_round: int
+    represent: Callable[[int, ModelState], Tensor | None]
+    values: dict[str, list[float]]
 
     def __call__(self, number: int, client: int, model: ModelState) -> None:
         """Store the spectrum of a client's model, in the last round and for at most 20 models.

@@ -7,16 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
+from ccfcpp.core.config_layers import C, differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
 from ccfcpp.core.files import TEMPORARY, write_atomically, write_table
 from ccfcpp.core.tables import Rows
 from ccfcpp.core.units import printable_name
 
-C = TypeVar("C", bound=RunConfig)
 Json = dict[str, Any]
 """A JSON object."""
 Summary = Json

@@ -12,25 +12,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import Layers, resolve, stack, unflatten, validate, values_of
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import C, Layers, resolve, stack, unflatten, validate, values_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.unused_settings import refuse_unused
-from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from ccfcpp.runs.paths import RunPaths, Summary, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 
 if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
-    from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
-M = TypeVar("M", bound=RunConfig)
 R = TypeVar("R", bound="AnyLocalRun")
 AnyR = TypeVar("AnyR", bound="AnyRun")
 
 
 @dataclass(frozen=True)
-class Opening(Generic[M]):
+class Opening(Generic[C]):
     """A run to be started or resumed, whose settings are checked as far as possible without images.
 
     Attributes:
@@ -41,11 +39,11 @@ class Opening(Generic[M]):
     """
 
     path: Path
-    config: M
+    config: C
     goes_on: bool = False
     layers: Layers = ()
 
-    def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
+    def open(self, make: Callable[[C], AnyR]) -> tuple[AnyR, RunFolder]:
         """Make the run by ``make``, which may still refuse it; create or reopen its folder."""
         from ccfcpp.runs.folder import RunFolder
 
@@ -56,7 +54,7 @@ class Opening(Generic[M]):
 
 
 @dataclass(frozen=True)
-class Pipeline(Generic[M, R]):
+class Pipeline(Generic[C, R]):
     """The steps from settings to results of one kind of run: clustering or classification.
 
     Attributes:
@@ -71,13 +69,13 @@ class Pipeline(Generic[M, R]):
     """
 
     command: str
-    kind: type[M]
-    make: Callable[[M, Any], R]
-    label: Callable[[M], str]
-    suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
-    guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
+    kind: type[C]
+    make: Callable[[C, Any], R]
+    label: Callable[[C], str]
+    suited: Callable[[C], tuple[Any, Tree] | None] = lambda config: None
+    guesses: Callable[[C], Sequence[Tree]] = lambda config: ()
 
-    def resolve_settings(self, layers: Layers, suited: Tree | None = None) -> M:
+    def resolve_settings(self, layers: Layers, suited: Tree | None = None) -> C:
         """Return the configuration of a user's settings, merged over presets and ``suited``.
 
         Args:
@@ -93,17 +91,14 @@ class Pipeline(Generic[M, R]):
         refuse_unused(possible, self.command, layers)
         return config
 
-    def _possible_settings(self, config: M, layers: Layers) -> list[M]:
+    def _possible_settings(self, config: C, layers: Layers) -> list[C]:
         """Return ``config``, and those that may result once the user's own images are read."""
-        guesses = self.guesses(config)
-        return [
-            config,
-            *(resolve(self.kind, self.command, each, *layers) for each in guesses),
-        ]
+        guesses = (resolve(self.kind, self.command, each, *layers) for each in self.guesses(config))
+        return [config, *guesses]
 
     def open(
         self, layers: Layers, out: Path | None, resume: bool = False, *, deployed: bool = False
-    ) -> Opening[M]:
+    ) -> Opening[C]:
         """Open a new run, or resume one with the values with which it was started.
 
         Args:
@@ -130,12 +125,12 @@ class Pipeline(Generic[M, R]):
         check_tracker(config.track)
         return Opening(path, config, resume, layers)
 
-    def _label(self, config: M, layers: Layers) -> str:
+    def _label(self, config: C, layers: Layers) -> str:
         """Return the label for a new folder's name; the command's name if it depends on images."""
         labels = set(map(self.label, self._possible_settings(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
-    def _saved_settings(self, layers: Layers, paths: RunPaths, deployed: bool) -> M:
+    def _saved_settings(self, layers: Layers, paths: RunPaths, deployed: bool) -> C:
         if not deployed:
             paths.refuse_deployed()
         saved = paths.saved_config(self.kind)
@@ -147,11 +142,11 @@ class Pipeline(Generic[M, R]):
         refuse_unused([config], self.command, layers)
         return config
 
-    def with_suited_settings(self, opening: Opening[M], suited: Tree) -> Opening[M]:
+    def with_suited_settings(self, opening: Opening[C], suited: Tree) -> Opening[C]:
         """Add ``suited`` settings to a run; those that the user gave override them."""
         return replace(opening, config=self.resolve_settings(opening.layers, suited))
 
-    def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:
+    def start(self, opening: Opening[C]) -> tuple[Opening[C], R, RunFolder]:
         """Choose settings that suit a user's own images, and make the run and its folder.
 
         Raises:
@@ -203,10 +198,11 @@ class Pipeline(Generic[M, R]):
             _, run, folder = self.start(self.open([unflatten(settings or {})], place, resume))
             return run.run(folder)
 
-        def remake_run(run: Tree) -> R:
-            return self.make(validate(self.kind, run["config"]), None)
+        return run_in_first(lead, make_follower(self.remake))
 
-        return run_in_first(lead, make_follower(remake_run))
+    def remake(self, run: Tree) -> R:
+        """Make a copy of the run of the first of torchrun's processes, from its ``config``."""
+        return self.make(validate(self.kind, run["config"]), None)
 
 
 AnyPipeline = Pipeline[Any, Any]

@@ -375,19 +375,18 @@ class LocalRun(Run[A, E]):
         config = self.config.model_dump(mode="json")
         run = {"config": config, "kind": type(self.config).__name__, "number": self._number}
         own = self._in_process(mine, memories)
-        return Distributed(own, [client.member for client in self.clients], memories, run)
+        return Distributed(own, self.members, memories, run)
 
     def share(self, own_rank: int, count: int, folder: Path | None) -> InProcess:
         """Return the clients of one of several processes, which is not the first."""
-        owners = share_out((client.member for client in self.clients), count)
+        owners = share_out(self.members, count)
         mine = [client for client in self.clients if owners[client.id] == own_rank]
         return self._in_process(mine, super()._memories(folder))
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         if (led := current_processes()) is None:
             return super()._memories(folder)
-        members = [client.member for client in self.clients]
-        return SharedMemories(self.device, memory_budget(self.device), folder, led, members)
+        return SharedMemories(self.device, memory_budget(self.device), folder, led, self.members)
 
     def _in_process(self, clients: Sequence[Client], memories: ClientMemories) -> InProcess:
         """Return the transport to some clients, with protection and attacks around their work."""

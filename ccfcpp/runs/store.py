@@ -105,24 +105,18 @@ def _digest(samples: Tensor) -> str:
     return hashlib.sha256(header + some.numpy().tobytes()).hexdigest()[:16]
 
 
+@dataclass
 class RunStore(Generic[State]):
     """Store of a run's progress: its log, the server's state and the clients' local states.
 
     ``state_type`` is the dataclass of the server's state; tensors are read back to ``device``.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        transport: Transport,
-        state_type: type[State],
-        device: torch.device,
-    ) -> None:
-        self.folder = folder
-        self.transport = transport
-        self.state_type = state_type
-        self.device = device
-        self._clock = CheckpointClock()
+    folder: RunFolder
+    transport: Transport
+    state_type: type[State]
+    device: torch.device
+    _clock: CheckpointClock = field(default_factory=CheckpointClock, init=False)
 
     def restore(self) -> Checkpoint[State] | None:
         """Return the last checkpoint; None without one.

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_atomically
@@ -26,16 +26,6 @@ _EXPERIMENT = "ccfcpp"
 """Name of all runs together in MLflow."""
 _MOST_AT_ONCE = 100
 """Largest number of parameters that MLflow takes at once."""
-
-
-class Tracker(Protocol):
-    """Interface of an experiment tracker, for one session (start or resumption) of a run."""
-
-    def log_round(self, line: Line) -> None:
-        """Log a round, which an earlier session may have logged before it was interrupted."""
-
-    def close(self) -> None:
-        """End the session; it may have logged no round."""
 
 
 class TensorBoardLog:
@@ -119,7 +109,8 @@ class MlflowLog:
         return client, run
 
 
-_TRACKERS: dict[str, tuple[str, str, type[TensorBoardLog | MlflowLog]]] = {
+Tracker = TensorBoardLog | MlflowLog
+_TRACKERS: dict[str, tuple[str, str, type[Tracker]]] = {
     "tensorboard": ("TensorBoard", "torch.utils.tensorboard", TensorBoardLog),
     "mlflow": ("MLflow", "mlflow", MlflowLog),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
@@ -14,10 +15,10 @@ from ccfcpp.core.config_layers import Layers, flatten, resolve, unflatten
 from ccfcpp.core.data_kinds import DataKind
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
+from ccfcpp.studies.grids import PlannedRun, StudySpec, split_axes
 
 if TYPE_CHECKING:
     from ccfcpp.studies.comparison import Comparison
-    from ccfcpp.studies.grids import PlannedRun, StudySpec
     from ccfcpp.studies.study import Study
 
 ALL_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -71,7 +72,6 @@ def compare(
     from ccfcpp.engine.distributed import run_in_first
     from ccfcpp.runs.run import make_follower
     from ccfcpp.studies.parallel import run_in_processes
-    from ccfcpp.studies.study import remake_run
 
     def lead() -> Json:
         layers, place = [unflatten(settings or {})], None if out is None else Path(out)
@@ -83,7 +83,7 @@ def compare(
         comparison = write_tables(study)
         return {"out": str(study.path), "table": comparison.rows, "costs": comparison.costs()}
 
-    return run_in_first(lead, make_follower(remake_run))
+    return run_in_first(lead, make_follower(CLUSTERING.remake))
 
 
 def open_comparison(
@@ -109,7 +109,6 @@ def open_comparison(
         UsageError: A setting is not allowed, has no effect, or would change existing runs.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
-    from ccfcpp.studies.grids import split_axes
     from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
@@ -141,19 +140,15 @@ def write_tables(study: Study[ClusterConfig]) -> Comparison:
 
 def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> StudySpec:
     """Return a new comparison's settings and grids; default: all methods and degrees of skew p."""
-    from ccfcpp.studies.grids import StudySpec, split_axes
-
     (*files, own), axes = split_axes(ClusterConfig, layers)
     values = dict(flatten(own))
-    single: dict[str, Sequence[object]] = {}
-    for key in ("method", "partition.p"):
-        if key in values:
-            single[key] = [values.pop(key)]
+    single: dict[str, Sequence[object]] = {
+        key: [values.pop(key)] for key in ("method", "partition.p") if key in values
+    }
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
     config = resolve(ClusterConfig, "cluster", *files, unflatten(values))
-    grid["method"] = _supported_methods(
-        config.data_kind or "images", [*map(str, grid["method"])], say
-    )
+    named = list(map(str, grid["method"]))
+    grid["method"] = _supported_methods(config.data_kind or "images", named, say)
     if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.runs.environment import choose_device

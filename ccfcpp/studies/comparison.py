@@ -30,7 +30,6 @@ SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
 """Scores against the true classes, if the data have labels, with titles."""
 JUDGED = {key: title for key, (title, _) in MEASURES.items()}
 """Scores without labels, with titles; lower Davies-Bouldin is better."""
-_LESS_IS_BETTER = ("davies_bouldin",)
 _PUBLISHED = ("nmi", "kappa")
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
 """NMI as the CCFC++ paper cites it; its authors' code has ``nmi``, by the arithmetic mean."""
@@ -49,7 +48,6 @@ _COSTS = {
     "refused_updates": ("refused", "{:.4g}"),
 }
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
-_ALL_SKEWS = "any p"
 _CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
 """Settings that change the problem: runs that differ in them are not compared."""
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
@@ -177,7 +175,7 @@ class Comparison:
             self._compare(score, degree)
 
     def _known(self, *keys: str) -> bool:
-        return any(_has(row, key) for row in self.rows for key in keys)
+        return any(row.get(key) is not None for row in self.rows for key in keys)
 
     def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
         return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
@@ -193,10 +191,11 @@ class Comparison:
         Rows are comparable if the settings that change the problem are equal, or without effect.
         """
         conditions = [number for number, name in enumerate(self.rates) if _is_condition(name)]
-        sign = -1 if score in _LESS_IS_BETTER else 1
+        sign = -1 if score == "davies_bouldin" else 1
         keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
-        means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
+        known = {place: cell[score] for place, cell in cells.items() if score in cell}
+        means = {place: sign * mean for place, mean in known.items() if mean is not None}
         for place in self._places:
             own = [place[1][n] for n in conditions]
             group = {
@@ -343,7 +342,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
     """Return the heading of a column: p for a skewed partition, else the partition in words."""
     if config.partition.kind != "skew":
         return config.partition.in_words
-    return _ALL_SKEWS if degree is None else f"p = {degree:g}"
+    return "any p" if degree is None else f"p = {degree:g}"
 
 
 def with_presence_scores(summary: Json) -> Json:
@@ -369,19 +368,13 @@ def _has_published_settings(config: ClusterConfig) -> bool:
 
 
 def _with_published(row: Json, config: ClusterConfig) -> Json:
-    p = None if METHODS[row["method"]].centralised else row.get("p")
+    method, comparable = METHODS[row["method"]], _has_published_settings(config)
+    place = config.dataset, None if method.centralised else row.get("p"), row["method"]
     published = {
-        f"{score} published": published_score(score, config.dataset, p, row["method"])
-        if _has_published_settings(config)
-        else None
+        f"{score} published": published_score(score, *place) if comparable else None
         for score in _PUBLISHED
     }
-    sends = METHODS[row["method"]].sends
-    return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": sends}
-
-
-def _has(row: Json, key: str) -> bool:
-    return row.get(key) is not None
+    return {"method": row["method"], "p": row.get("p")} | row | published | {"sends": method.sends}
 
 
 def _shown(value: float | None, form: str) -> str:

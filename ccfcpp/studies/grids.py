@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Generic, Union, cast, get_args, get_origin
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import Layers, flatten, merge, resolve, unflatten, values_of
+from ccfcpp.core.config_layers import C, Layers, flatten, merge, resolve, unflatten, values_of
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.runs.paths import MAY_CHANGE, C, Json
+from ccfcpp.runs.paths import MAY_CHANGE, Json
 
 Axes = Json
 """Settings that distinguish a cell (combination of settings) from the others, by dotted key."""

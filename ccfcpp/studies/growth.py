@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
+    C,
     Layers,
     differing_keys,
     flatten,
@@ -18,8 +19,7 @@ from ccfcpp.core.config_layers import (
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
 from ccfcpp.core.unused_settings import refuse_unused
-from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
-from ccfcpp.runs.pipeline import M
+from ccfcpp.runs.paths import MAY_CHANGE, RunPaths, writable
 from ccfcpp.studies.grids import (
     Grid,
     PlannedRun,
@@ -84,11 +84,11 @@ def reopen_study(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds
 
 
 def check_new_runs(
-    study: Study[M],
+    study: Study[C],
     layers: Layers,
     presets: str,
-    check: Callable[[list[PlannedRun[M]]], None],
-) -> Study[M]:
+    check: Callable[[list[PlannedRun[C]]], None],
+) -> Study[C]:
     """Check the runs that a study's folder does not have yet; write the plan, return the study.
 
     Args:

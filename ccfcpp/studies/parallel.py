@@ -13,11 +13,11 @@ from types import FrameType
 
 import torch
 
+from ccfcpp.core.config_layers import C
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.paths import C
 from ccfcpp.runs.signals import handled_by
 from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.study import Study

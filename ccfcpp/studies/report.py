@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.core.units import drawable
 from ccfcpp.runs.paths import RunPaths, require_empty, writable
 
@@ -92,7 +93,6 @@ def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Con
 
 
 def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Contents]:
-    from ccfcpp.core.files import write_table
     from ccfcpp.reports.page import study_page
     from ccfcpp.studies.study_figures import study_figures
     from ccfcpp.studies.study_page import examine_studies
@@ -117,7 +117,6 @@ def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
     """Write a report's figures and page; ``page`` maps SVGs, by the figures' names, to HTML."""
-    from ccfcpp.core.files import write_atomically
     from ccfcpp.reports.figure_files import as_svg, write_figure
 
     with writable(folder):

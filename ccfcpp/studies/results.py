@@ -103,10 +103,6 @@ def _method(result: Result) -> str:
     return METHODS[name].title if name in METHODS else CLASSIFIERS[name].title
 
 
-def _system(result: Result) -> str:
-    return _method(result) + " + FedDecorr" * (_term(result) == "feddecorr")
-
-
 def _partition(result: Result) -> str:
     """Describe a classification run's partition: classes per client, or Dirichlet's alpha."""
     if result.settings["partition.kind"] == "classes":
@@ -126,7 +122,7 @@ def _network(result: Result) -> str:
 NAMED: Mapping[str, Callable[[Result], str]] = {
     "images": images,
     "method": _method,
-    "system": _system,
+    "system": lambda result: _method(result) + " + FedDecorr" * (_term(result) == "feddecorr"),
     "term or method": lambda result: TERMS.get(_term(result)) or _method(result),
     "network": _network,
     "partition": _partition,

@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import merge, read_yaml, to_yaml, validate
+from ccfcpp.core.config_layers import C, merge, read_yaml, to_yaml, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import C, Json, RunPaths
+from ccfcpp.runs.paths import Json, RunPaths
+from ccfcpp.runs.pipeline import Pipeline
 from ccfcpp.studies.grids import Axes, PlannedRun, StudySpec
+from supervised.api import CLASSIFICATION
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
@@ -21,29 +24,20 @@ if TYPE_CHECKING:
 
 def make_run(config: RunConfig) -> "AnyLocalRun":
     """Construct the run of a configuration: clustering or classification, by its type."""
-    # Imported here, so that planning or showing a study does not import torch.
-    from ccfcpp.clustering.config import ClusterConfig
-    from supervised.config import ClassifyConfig
-
-    if isinstance(config, ClusterConfig):
-        from ccfcpp.clustering.run import clustering_run
-
-        return clustering_run(config)
-    from supervised.classification import classification_run
-
-    assert isinstance(config, ClassifyConfig)
-    return classification_run(config)
+    return _pipeline(type(config).__name__).make(config, None)
 
 
 def remake_run(run: Tree) -> "AnyLocalRun":
     """Construct a copy of the first torchrun process's run, from its ``kind`` and ``config``."""
-    from ccfcpp.clustering.config import ClusterConfig
-    from supervised.config import ClassifyConfig
-
-    kind = ClassifyConfig if run["kind"] == "ClassifyConfig" else ClusterConfig
-    return make_run(validate(kind, run["config"]))
+    return _pipeline(run["kind"]).remake(run)
 
 
+def _pipeline(kind: str) -> "Pipeline[Any, AnyLocalRun]":
+    """Return the pipeline of runs by the name of their configuration's class."""
+    return CLASSIFICATION if kind == CLASSIFICATION.kind.__name__ else CLUSTERING
+
+
+@dataclass
 class Study(Generic[C]):
     """Study: planned and finished runs in one folder.
 
@@ -53,12 +47,9 @@ class Study(Generic[C]):
         spec: What was asked for; None if an earlier version of ccfcpp planned the study.
     """
 
-    def __init__(
-        self, path: Path, runs: Sequence[PlannedRun[C]], spec: StudySpec | None = None
-    ) -> None:
-        self.path = path
-        self.runs = list(runs)
-        self.spec = spec
+    path: Path
+    runs: Sequence[PlannedRun[C]]
+    spec: StudySpec | None = None
 
     @property
     def baseline(self) -> str | None:

@@ -1,5 +1,6 @@
 """Content of a study's page: its tables and settings; ``study_figures`` draws its figures."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,8 +128,9 @@ def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]
 
     Left out are axes, settings that a method fixes, and settings without effect.
     """
-    shared = [_shared_settings([values_of(run.config) for run in study.runs]) for study in studies]
-    configs = [run.config for study in studies for run in study.runs]
+    configs_of = [[run.config for run in study.runs] for study in studies]
+    shared = list(map(_shared_settings, configs_of))
+    configs = itertools.chain.from_iterable(configs_of)
     fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
     left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
     left |= {f"partition.{key}" for key in DEGREES} | fixed
@@ -137,7 +139,6 @@ def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]
         for key in shared[0]
         if key not in left and all(key in each for each in shared)
     }
-    configs_of = [[run.config for run in study.runs] for study in studies]
     return {
         key: own
         for key, own in values.items()
@@ -163,11 +164,9 @@ def _facts(
     tables: Tables,
 ) -> dict[str, object]:
     results = [result for _, result in cells.results]
-    systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))
     seeds = sorted({run.config.seed for run in runs})
     done, planned = len(results), len(runs)
-    shared = _shared_settings([values_of(run.config) for run in runs])
     folders = [study.path.resolve().name for study in studies]
     axes = list(dict.fromkeys(key for run in runs for key in run.axes))
     if len(studies) > 1 and (differing := _differing_settings(studies, axes)):
@@ -178,7 +177,7 @@ def _facts(
             ]
         }
     setting = {
-        "systems": ", ".join(systems),
+        "systems": ", ".join(cells.systems),
         "images": ", ".join(names),
         **{
             axis_name(key): ", ".join(map(format_number, values))
@@ -187,25 +186,25 @@ def _facts(
         "seeds": ", ".join(map(str, seeds)),
     }
     return {
-        "title": f"{format_count(len(systems), 'system')} on {' and '.join(names)}",
+        "title": f"{format_count(len(cells.systems), 'system')} on {' and '.join(names)}",
         "under": f"{'Study' if len(folders) == 1 else 'Studies'} {', '.join(folders)}",
         "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
         "tiles": {
             "runs": str(done),
-            "systems": str(len(systems)),
+            "systems": str(len(cells.systems)),
             "seeds": str(len(seeds)),
             "time of all runs": f"{sum(result.summary['seconds'] for result in results):,.0f} s",
         },
         "tables": tables,
         "setting": setting,
-        "config": to_yaml(shared),
+        "config": to_yaml(_shared_settings([run.config for run in runs])),
         "sessions": describe_sessions(results),
     }
 
 
-def _shared_settings(settings: Sequence[Json]) -> Json:
+def _shared_settings(configs: Sequence[RunConfig]) -> Json:
     """Return the settings equal in all runs, by dotted key; without those like the device."""
-    first, *others = settings
+    first, *others = map(values_of, configs)
     return {
         key: value
         for key, value in first.items()

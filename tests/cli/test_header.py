@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.single_run import chosen_by_default, describe_absent
+from ccfcpp.cli.single_run import chosen_by_default
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
@@ -17,11 +17,6 @@ def test_what_the_user_did_not_choose_is_named_by_its_flags() -> None:
     assert line == "by default: --dataset digits, --p 0, --clients 10"
     everything: Tree = {"dataset": "digits", "seed": 3, "partition": {"p": 0, "clients": 2}}
     assert chosen_by_default(shown, [everything], config, {}) == ""
-
-
-def test_many_absent_clients_are_not_all_named() -> None:
-    assert describe_absent(["a", "b"]) == "absent for the whole run: a, b"
-    assert describe_absent(list(map(str, range(25)))).endswith(", 19 and 5 more")
 
 
 def test_a_run_says_what_it_is_about_to_do(tmp_path: Path) -> None:

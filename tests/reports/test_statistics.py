@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import contingency_table, covariance, distances_to_centroids
-from ccfcpp.reports.statistics import (
-    all_finite,
-    matched_classes,
-    pair_correlations,
-)
+from ccfcpp.reports.statistics import matched_classes, pair_correlations
 from ccfcpp.runs.report_samples import extremes
 
 
@@ -97,9 +93,3 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
 def test_of_equal_distances_the_first_image_comes_first() -> None:
     members = torch.arange(12) > 1
     assert extremes(torch.ones(12), members, farthest=True).tolist() == [*range(2, 10)]
-
-
-def test_what_is_not_finite_is_found() -> None:
-    assert all_finite(torch.ones(2, 2))
-    assert not all_finite(torch.tensor([[1.0, torch.nan]]))
-    assert not all_finite(torch.tensor([[1.0, -torch.inf]]))

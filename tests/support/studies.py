@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccfcpp.runs.paths import C, writable
+from ccfcpp.core.config_layers import C
+from ccfcpp.runs.paths import writable
 from ccfcpp.studies.grids import PlannedRun, StudySpec
 from ccfcpp.studies.study import Study
 

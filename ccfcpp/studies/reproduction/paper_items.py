@@ -28,8 +28,6 @@ from ccfcpp.studies.reproduction.measures import (
 )
 from ccfcpp.studies.tables import format_number
 
-PAPERS = ("ccfcpp", "feddecorr")
-"""Names of the files."""
 Text = Annotated[str, BeforeValidator(format_number)]
 """A place (value on an axis): a name, or a number, converted to text by ``format_number``."""
 
@@ -221,7 +219,7 @@ def load_items() -> dict[str, Item]:
     Raises:
         UsageError: A key or value of a file is not allowed; the message names the first.
     """
-    files = [f"{ITEMS_OF_PAPERS}/{name}" for name in PAPERS]
+    files = [f"{ITEMS_OF_PAPERS}/{name}" for name in ("ccfcpp", "feddecorr")]
     of_papers = [read_paper(read_yaml(preset_file(where)), where) for where in files]
     return {name: item for items in of_papers for name, item in items.items()}
 

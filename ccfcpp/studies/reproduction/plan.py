@@ -9,13 +9,12 @@ from PIL import Image, ImageFilter
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import read_yaml, values_of
+from ccfcpp.core.config_layers import C, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
-from ccfcpp.runs.paths import C
 from ccfcpp.studies.grids import Axes, PlannedRun, config_hash, study_spec
 from ccfcpp.studies.reproduction.paper_items import Item
 from ccfcpp.studies.results import dataset_name

@@ -18,7 +18,6 @@ from ccfcpp.studies.theory.networks import (
 )
 
 Row = dict[str, object]
-Verdict = Literal["holds", "roughly", "fails"]
 HOLDS, ROUGHLY = 1e-4, 0.1
 """Relative errors up to which an equation holds, or holds roughly."""
 _RESOLUTION = 1e-7
@@ -139,7 +138,7 @@ class Statement:
     relative_error: float | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Literal["holds", "roughly", "fails"]:
         """``holds`` (relative error up to 1e-4), ``roughly`` (up to 0.1) or ``fails``."""
         if self.relation == "<":
             return "holds" if self.simulated < self.predicted else "fails"

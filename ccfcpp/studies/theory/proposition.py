@@ -22,11 +22,6 @@ def squared_deviations(matrix: Tensor) -> float:
     return float((values - values.mean()).square().sum())
 
 
-def squared_frobenius_norm(matrix: Tensor) -> float:
-    """Return the squared Frobenius norm ‖K‖²_F."""
-    return float(matrix.square().sum())
-
-
 def correlations(z: Tensor) -> Tensor:
     """Return the correlation matrix, of shape (d, d), of representations z of shape (samples, d).
 
@@ -63,7 +58,7 @@ def _check_identities(z: Tensor) -> list[Statement]:
     algorithm_1 = "Algorithm 1's K has 1/N and std with 1/(N-1): "
     code = "the public code's loss = (N-1)^2 / (N d (d-1)) sum of (s - mean s)^2"
     return [
-        equal("sum of (s - mean s)^2 = |K|^2 - d", squared_frobenius_norm(K) - d, deviations),
+        equal("sum of (s - mean s)^2 = |K|^2 - d", float(K.square().sum()) - d, deviations),
         equal(algorithm_1 + "|K|^2 - d", norm - d, by_n),
         equal(algorithm_1 + "|K|^2 - d (1 - 1/N)^2", norm - shrunk * d, by_n),
         equal(code, scale * deviations, of_code),
@@ -78,10 +73,10 @@ def _check_limits(z: Tensor) -> list[Statement]:
     # K is the identity, the covariance is not.
     uneven = torch.linalg.qr(z - z.mean(dim=0)).Q * len(z) ** 0.5
     uneven[:, ::2] *= 1e-3
-    flat = squared_frobenius_norm(correlations(uneven)) - z.shape[1]
+    flat = float(correlations(uneven).square().sum()) - z.shape[1]
     constant = "a constant dimension, which has no correlation: |K|^2 - d"
     spread = "the same effect as a flat spectrum of the covariance: its spread where |K|^2 = d"
     return [
-        equal(constant, squared_frobenius_norm(K) - z.shape[1], squared_deviations(K)),
+        equal(constant, float(K.square().sum()) - z.shape[1], squared_deviations(K)),
         equal(spread, max(0.0, flat), squared_deviations(uneven.T @ uneven / len(z))),
     ]
