@@ -45,6 +45,7 @@ _SHORT = {
         *("--rounds", "2", "--set", "dcn.pretrain_epochs=2", "--set", "dcn.epochs=2"),
         *("--set", "dcn.synthetic=100"),
     ],
+    "orchestra": ["--rounds", "2", "--set", "orchestra.server_steps=20"],
     **dict.fromkeys(("ccfc", "ccfc++"), _TWO_ROUNDS),
     "fed-km": ["--set", "means.rounds=3"],
     "fed-fcm": ["--set", "means.rounds=3"],

@@ -162,6 +162,7 @@ METHODS: Registry[System] = Registry(
         "sda-fc-fcm": "ccfcpp.clustering.systems.synthetic.systems:SDA_FC_FCM",
         "ppfc-gan": "ccfcpp.clustering.systems.synthetic.systems:PPFC_GAN",
         "fed-dcn": "ccfcpp.clustering.systems.fed_dcn.systems:FED_DCN",
+        "orchestra": "ccfcpp.clustering.systems.orchestra.systems:ORCHESTRA",
         "ccfc": "ccfcpp.clustering.systems.ccfc.systems:CCFC",
         "ccfc++": "ccfcpp.clustering.systems.ccfc.systems:CCFC_PLUS_PLUS",
         "fed-scan": "ccfcpp.clustering.systems.fed_scan.systems:FED_SCAN",

@@ -8,7 +8,7 @@ finds its half.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -254,6 +254,25 @@ class SummedWork(ClientWork[Message, Update]):
     ) -> Sequence[Update | RefusedUpdateError]:
         """Return the sum of each client by itself."""
         return [self.local_sum(task, message, [client], randomness) for client in clients]
+
+
+@dataclass(frozen=True)
+class EachClient(ClientWork[Message, Update]):
+    """The clients' half of an exchange in which each client answers by itself.
+
+    Attributes:
+        exchange: The exchange.
+        answer: Function of the message, a client and its source of random numbers.
+    """
+
+    exchange: Exchange[Message, Update]
+    answer: Callable[[Message, Client, Randomness], Update | RefusedUpdateError]
+
+    def local_updates(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Sequence[Update | RefusedUpdateError]:
+        """Return each client's answer."""
+        return [self.answer(message, one, randomness.of_client(one.id)) for one in clients]
 
 
 def cohort_without_sums(work: "AnyClientWork") -> int:

@@ -52,6 +52,10 @@ _CLUSTERING: Tree = {
         "widths": [8, 8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2, "batch": 20,
         "each": 2,
     },
+    "orchestra": {
+        "rounds": 2, "widths": [4, 6], "latent": 8, "epochs": 2, "batch_size": 8, "memory": 20,
+        "local_clusters": 4, "global_clusters": 12, "server_steps": 20,
+    },
 }  # fmt: skip
 _CLASSIFICATION: Tree = {
     "model": {"widths": [4, 6], "representation": 8},

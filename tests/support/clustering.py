@@ -60,6 +60,10 @@ TINY: Tree = {
         "widths": [8, 8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 4, "batch": 20,
         "each": 2,
     },
+    "orchestra": {
+        "rounds": 2, "widths": [4, 6], "latent": 8, "epochs": 1, "local_clusters": 4,
+        "global_clusters": 12, "server_steps": 20,
+    },
 }  # fmt: skip
 """Of every system a run of a tenth of a second or two."""
 

@@ -15,7 +15,7 @@ The paper delivers the round of the highest accuracy. That needs labels, and is 
 there are labels, a run's summary has the best round by its scores beside the last one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -38,7 +38,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Metrics, ServerWork, Task
+from ccfcpp.engine.exchange import ClientSide, EachClient, Exchange, Metrics, ServerWork
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes, format_of
 from ccfcpp.models.state import random_state
 
@@ -63,20 +63,6 @@ class DCNState(EncoderState):
 OWN_NETWORK = Exchange("own network", DCNState, LocalClusters)
 TRAINING = replace(local_training_exchange("training", with_centroids=False), message=DCNState)
 CENTROIDS = Exchange("centroids", DCNState, LocalCentroids, {"centroids": Votes()})
-
-
-@dataclass(frozen=True)
-class EachClient(ClientWork[DCNState, Any]):
-    """Client side of an exchange in which each client answers by itself."""
-
-    exchange: Exchange[Any, Any]
-    answer: Callable[[DCNState, Client, Randomness], object]
-
-    def local_updates(
-        self, task: Task, message: DCNState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[object]:
-        """Return each client's answer."""
-        return [self.answer(message, one, randomness.of_client(one.id)) for one in clients]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Orchestra: networks that clients train to agree on equally large clusters of all images."""
