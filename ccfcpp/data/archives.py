@@ -269,16 +269,10 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
 
-@contextmanager
-def _open_decompressed(archive: Path) -> Iterator[BufferedIOBase]:
+def _open_decompressed(archive: Path) -> BufferedIOBase:
     with archive.open("rb") as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
-        file.seek(0)
-        if not is_gzip:
-            yield file
-            return
-        with gzip.open(file) as stream:
-            yield stream
+    return gzip.open(archive) if is_gzip else archive.open("rb")
 
 
 def _damage_message(path: Path, error: Exception) -> str:

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
-from ccfcpp.data.npz import NOTHING
+from ccfcpp.data.npz import NOTHING, Array
 
-Array = NDArray[np.generic]
 CODE_BITS = 48
 """Bits of a code: less than the largest coordinate that vectors without a scale may have."""
 DAY = 86400

@@ -15,9 +15,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import list_first
 from ccfcpp.data.categories import code, days_of, encode, texts_of
+from ccfcpp.data.npz import Array
 from ccfcpp.data.vectors import Missing
 
-Array = NDArray[np.generic]
 _FEW_ROWS = 2
 _UNNAMED = re.compile(r"(unnamed[: _]*[0-9]+\S*|__index_level_[0-9]+__|\.\.\.[0-9]+)?", re.I)
 """An empty column name, or one that pandas or R gives to a column without a name."""
@@ -85,12 +85,13 @@ class Roles(NamedTuple):
         return others + [name for name in self.categories if name in names]
 
     @staticmethod
-    def of(vectors: VectorsConfig) -> "Roles":
-        """Return the roles of columns of categories and dates, by a run's configuration."""
-        categories, dates = (
-            tuple(map(canonical, each)) for each in (vectors.categories, vectors.dates)
-        )
-        return Roles(categories=categories, dates=dates)
+    def of(vectors: VectorsConfig, columns: Sequence[str] = ()) -> "Roles":
+        """Return the roles of columns by a run's settings; ``columns`` are those of the vectors."""
+        names = vectors.label_column, vectors.client_column
+        label, client = (name and canonical(name) for name in names)
+        lists = columns, vectors.categories, vectors.dates
+        chosen, categories, dates = (tuple(map(canonical, each)) for each in lists)
+        return Roles(label, client, chosen, vectors.missing, categories, dates)
 
     @property
     def named(self) -> list[str]:
@@ -160,21 +161,21 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
     positions = find_vector_columns(path, roles, names, source.written)
     places = {name: place for place, name in enumerate(names)}
     named = {name: _to_strings(path, name, source.cells(places[name])) for name in roles.named}
+    wanted = [names[place] for place in positions]
     if roles.categories:
-        positions = [places[name] for name in roles.arranged(names[place] for place in positions)]
+        wanted = roles.arranged(wanted)
+        positions = [places[name] for name in wanted]
     coded = {
-        names[place]: encode(source.cells(place))
-        for place in positions
-        if names[place] in roles.categories
+        name: encode(source.cells(places[name])) for name in wanted if name in roles.categories
     }
     if source.whole is None or roles.categories or roles.dates:
         columns = [
-            coded[names[place]][0]
-            if names[place] in coded
-            else days_of(path, names[place], source.cells(place))
-            if names[place] in roles.dates
+            coded[name][0]
+            if name in coded
+            else days_of(path, name, source.cells(place))
+            if name in roles.dates
             else source.numbers(place)
-            for place in positions
+            for name, place in zip(wanted, positions, strict=True)
         ]
         numbers = np.stack(columns, axis=1)
     else:
@@ -182,7 +183,7 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         is_whole = positions == [*range(source.width)]
         numbers = source.whole if is_whole else source.whole[:, positions]
     table = Table(
-        tuple(names[position] for position in positions) if source.written or named else (),
+        tuple(wanted) if source.written or named else (),
         tuple(source.written[position] for position in positions if source.written),
         numbers,
         named.get(roles.label or "", source.labels),

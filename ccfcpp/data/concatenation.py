@@ -1,7 +1,6 @@
 """Concatenation of two data sets."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,9 +8,7 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, display_names
 from ccfcpp.data.image_files import Reading
-from ccfcpp.data.images import Samples
-
-S = TypeVar("S", bound=Samples)
+from ccfcpp.data.images import S, Samples
 
 
 def join_samples(first: S, second: S, prefix: str) -> S:
@@ -40,6 +37,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
             "all by one"
         )
     labels, classes = _join_labels(first, second)
+    names = (*first.called, *(f"{prefix}/{name}" for name in second.called))
     return replace(
         first,
         values=torch.cat([first.values, second.values.to(first.values.device)]),
@@ -48,7 +46,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
         owners=None,
         owner_names=(),
         test=None,
-        names=_join_names(first, second, prefix),
+        names=names if first.names or second.names else (),
         reading=_join_reading(first, second, prefix),
         notes=(*first.notes, *second.notes),
     )
@@ -60,12 +58,6 @@ def _join_labels(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[
     classes = display_names((*first.classes, *second.classes))
     index = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
     return torch.cat([first.labels, index[second.labels]]), tuple(classes.values())
-
-
-def _join_names(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
-    if not first.names and not second.names:
-        return ()
-    return (*first.called, *(f"{prefix}/{name}" for name in second.called))
 
 
 def _join_reading(first: Samples, second: Samples, prefix: str) -> Reading | None:

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.files import content_hash
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import ImageData
@@ -24,44 +24,29 @@ _NAME_LETTERS = 100
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
     """Embed images in memory as vectors; the result keeps their labels, owners and names."""
     keys = [content_hash([], {"image": image}) for image in images.images]
-    vectors = _embed_all(encoder, keys, images.images.cpu().numpy())
+    pixels = images.images.cpu().numpy()
+    vectors = torch.from_numpy(encoder.embed(keys, lambda row: pixels[row])[0])
 
     def pictures(names: Sequence[str]) -> Mapping[str, Tensor]:
         where = {name: row for row, name in enumerate(images.called)}
         return {name: images.images[where[name]].expand(3, -1, -1) for name in names}
 
+    facts = images.labels, images.classes, images.owners, images.owner_names
     return VectorData(
-        images.name,
-        vectors,
-        images.labels,
-        images.classes,
-        images.owners,
-        images.owner_names,
-        names=images.names,
-        encoder=encoder.hash,
-        pictures=pictures,
+        images.name, vectors, *facts, names=images.names, encoder=encoder.hash, pictures=pictures
     )
 
 
 def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
     """Embed texts as vectors, float32 of shape `(texts, d)`."""
-    return _embed_all(encoder, [hashlib.sha256(text.encode()).hexdigest() for text in texts], texts)
+    keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+    return torch.from_numpy(encoder.embed(keys, lambda row: texts[row])[0])
 
 
-def _embed_all(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
-    """Embed samples, all readable, as float32 (samples, d); ``keys`` are digests of content."""
-    vectors, _ = encoder.embed(keys, lambda i: samples[i])
-    return torch.from_numpy(vectors)
-
-
-def read_encoded_texts(
-    path: Path, encoder: Encoder, text: str, label: str | None, client: str | None
-) -> VectorData:
-    """Read texts from files and embed them; the other arguments are those of ``read_texts``."""
-    texts = read_texts(path, text, label, client)
-    vectors = embed_texts(texts.texts, encoder)
-    data = vectors_from(
-        path.stem, np.asarray(vectors), str(path), labels=texts.labels, clients=texts.clients
-    )
+def read_encoded_texts(path: Path, encoder: Encoder, columns: VectorsConfig) -> VectorData:
+    """Read texts from files and embed them; ``columns`` names those with texts and their facts."""
+    texts = read_texts(path, columns.text_column, columns.label_column, columns.client_column)
+    vectors = np.asarray(embed_texts(texts.texts, encoder))
+    data = vectors_from(path.stem, vectors, str(path), labels=texts.labels, clients=texts.clients)
     names = tuple(textwrap.shorten(text, _NAME_LETTERS, placeholder=" …") for text in texts.texts)
     return replace(data, names=names, named_by="text", encoder=encoder.hash)

@@ -52,11 +52,10 @@ def assign_folders(tree: Tree, clients: bool, classes: Sequence[str] | None) -> 
     top = _find_top(tree, clients)
     empty: list[Path] = []
     lists: set[Path] = set()
-    files = (
-        _client_files(tree, top, classes, empty, lists)
-        if clients
-        else _split_files(tree, top, empty)
-    )
+    if clients:
+        files = _client_files(tree, top, classes, empty, lists)
+    else:
+        files = _split_files(tree, top, empty)
     if any(file.folder is None for file in files):
         files = [file._replace(folder=None) for file in files]
     while len({canonical(file.class_name or "") for file in files}) == 1 and all(
@@ -87,11 +86,7 @@ def _find_top(tree: Tree, clients: bool) -> Path:
 
 
 def _client_files(
-    tree: Tree,
-    folder: Path,
-    classes: Sequence[str] | None,
-    empty: list[Path],
-    lists: set[Path],
+    tree: Tree, folder: Path, classes: Sequence[str] | None, empty: list[Path], lists: set[Path]
 ) -> list[ImageFile]:
     owners, images = tree.folders[folder], tree.images[folder]
     if images:

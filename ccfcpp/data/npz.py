@@ -19,8 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
 from ccfcpp.data.images import ImageData
 
-_Array = NDArray[np.generic]
-
+Array = NDArray[np.generic]
 _KEYS = (("images", "x"), ("labels", "y"), ("test",), ("clients",))
 _CHANNELS = (1, 3)
 NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
@@ -58,11 +57,11 @@ def read_npz(path: Path) -> ImageData:
 
 def from_arrays(
     name: str,
-    images: _Array,
-    labels: _Array | None,
+    images: Array,
+    labels: Array | None,
     where: str,
-    test: _Array | None = None,
-    clients: _Array | None = None,
+    test: Array | None = None,
+    clients: Array | None = None,
 ) -> ImageData:
     """Make a data set from arrays with the dtypes and shapes that `read_npz` takes.
 
@@ -73,24 +72,16 @@ def from_arrays(
     indices, classes, notes = index_names(labels, len(pixels), where, "labels")
     mask = None if test is None else _test_mask(test, len(pixels), where)
     owners, owner_names, more = index_names(clients, len(pixels), where, "clients")
-    return ImageData(
-        name,
-        torch.from_numpy(pixels),
-        indices,
-        classes,
-        owners,
-        owner_names,
-        test=mask,
-        notes=(*notes, *more),
-    )
+    facts = indices, classes, owners, owner_names
+    return ImageData(name, torch.from_numpy(pixels), *facts, test=mask, notes=(*notes, *more))
 
 
-def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:
+def _find(file: Mapping[str, Array], keys: tuple[str, ...]) -> Array | None:
     # A member that is not an array is read as bytes, whose dtype is refused later.
     return next((np.asarray(file[key]) for key in keys if key in file), None)
 
 
-def _checked_dtype(images: _Array, where: str) -> NDArray[np.uint8]:
+def _checked_dtype(images: Array, where: str) -> NDArray[np.uint8]:
     if images.dtype == np.uint8:
         return images.view(np.uint8)
     mend = {
@@ -113,7 +104,7 @@ def _channels_first(images: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
     return np.ascontiguousarray(images)
 
 
-def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
+def _test_mask(test: Array, samples: int, where: str) -> torch.Tensor:
     if test.dtype != np.bool_ or test.shape != (samples,):
         raise UsageError(
             f"{where}: test is {test.dtype} {test.shape}, but must be bool ({samples},), one for "
@@ -123,7 +114,7 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 
 
 def index_names(
-    names: _Array | None, samples: int, where: str, what: str, unit: str = "image"
+    names: Array | None, samples: int, where: str, what: str, unit: str = "image"
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
     """Encode each sample's name, an integer or a string, as an index into the distinct names.
 
@@ -165,7 +156,7 @@ def index_names(
     return places[torch.from_numpy(indices)], tuple(shown[name] for name in known), notes
 
 
-def as_strings(names: _Array) -> _Array:
+def as_strings(names: Array) -> Array:
     """Convert an array of names, bytes or integers, to strings; leave other dtypes unchanged."""
     if names.dtype.kind == "S":
         return np.char.decode(names.view(np.ndarray), "utf-8", "replace")

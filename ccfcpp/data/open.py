@@ -52,11 +52,10 @@ def open_dataset(
             take; the message is one line.
     """
     path = Path(source).expanduser()
-    client_column = vectors.client_column if folders_are_clients else None
+    if not folders_are_clients:
+        vectors = vectors.model_copy(update={"client_column": None})
     if encoder is not None and encoder.name.takes == "texts":
-        return read_encoded_texts(
-            path, encoder, vectors.text_column, vectors.label_column, client_column
-        )
+        return read_encoded_texts(path, encoder, vectors)
     is_named = source in DATASETS
     if not is_named and kind_of(source) == "vectors":
         if encoder is not None:
@@ -64,15 +63,7 @@ def open_dataset(
                 f"{source} holds vectors, and encoder {encoder.name.called} takes images: leave "
                 "the encoder out, or give images"
             )
-        return read_vectors(
-            path,
-            label_column=vectors.label_column,
-            client_column=client_column,
-            categories=vectors.categories,
-            dates=vectors.dates,
-            missing=vectors.missing,
-            columns=columns,
-        )
+        return read_vectors(path, vectors, columns)
     return _open_images(source, encoder, data, folders_are_clients, None, flat, shape)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.units import list_first
-from ccfcpp.data.columns import Array, Roles, Source
-from ccfcpp.data.npz import NOTHING
+from ccfcpp.data.columns import Roles, Source
+from ccfcpp.data.npz import NOTHING, Array
 
 _ENCODE = (
     "name the column by --categories or --dates (or by --label-column or --client-column), or take "

@@ -32,7 +32,7 @@ from ccfcpp.data.columns import (
 )
 from ccfcpp.data.npz import as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
-from ccfcpp.data.vectors import Missing, VectorData, vectors_from
+from ccfcpp.data.vectors import VectorData, vectors_from
 
 _ELSEWHERE = (
     *(f".csv.{packed}" for packed in ("gz", "bz2", "xz", "zip", "zst")),
@@ -42,45 +42,31 @@ _ELSEWHERE = (
 _MOST_NOTES = 5
 
 
-def read_vectors(
-    path: Path,
-    *,
-    label_column: str | None = None,
-    client_column: str | None = None,
-    categories: Sequence[str] = (),
-    dates: Sequence[str] = (),
-    missing: Missing = "refuse",
-    columns: Sequence[str] = (),
-) -> VectorData:
+def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()) -> VectorData:
     """Read vectors from a file or a folder, in the formats that `ccfcpp.data.tables` lists.
 
     An `.npy` file of floats is memory-mapped, unless a column is taken out of it.
 
     Args:
         path: The file or folder.
-        label_column: Name of the column with classes.
-        client_column: Name of the column that says which client holds a row.
-        categories: Names of columns with categories; they are the last ones, and hold codes.
-        dates: Names of columns with dates; they hold days since 1970.
-        missing: `refuse` missing values and columns; or, with `mean`, return NaN for them, which
-            imputation later replaces by the columns' means.
+        vectors: Names the columns with classes and clients; those with categories, which are the
+            last ones and hold codes; and those with dates, which hold days since 1970. With
+            `missing = mean` what is missing is NaN, which imputation later replaces by means.
         columns: Names of the columns to read, in this order, of tables with names; empty: all.
 
     Raises:
         UsageError: If the path cannot be read as vectors; the message is one line.
     """
-    label, client = (name and canonical(name) for name in (label_column, client_column))
-    lists = (tuple(map(canonical, names)) for names in (columns, categories, dates))
-    chosen, coded, dated = lists
-    roles = Roles(label, client, chosen, missing, coded, dated)
-    check_distinct([*roles.named, *coded, *dated])
+    roles = Roles.of(vectors, columns)
+    special = (*roles.categories, *roles.dates)
+    check_distinct([*roles.named, *special])
     if path.is_dir() and path.suffix.lower() in VECTOR_SUFFIXES:
         raise UsageError(f"{path} is a folder of parts of one table: write it as one file")
     try:
         table = (_read_folder if path.is_dir() else _read_file)(path, roles)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    for name in (*coded, *dated):
+    for name in special:
         if table.columns and name not in table.columns:
             raise UsageError(
                 f"{path} has no column {name!r}: it has {list_first([*map(repr, table.columns)])}"
@@ -92,15 +78,12 @@ def read_vectors(
         columns=table.columns,
         labels=table.labels,
         clients=table.clients,
-        missing=missing,
+        missing=vectors.missing,
     )
-    notes = list(
-        dict.fromkeys((*describe_spellings(table.written, "columns"), *data.notes, *table.notes))
-    )
-    if len(notes) > _MOST_NOTES:
-        notes[_MOST_NOTES:] = [
-            f"and {format_count(len(notes) - _MOST_NOTES, 'note')} more on {path}"
-        ]
+    spellings = describe_spellings(table.written, "columns")
+    notes = list(dict.fromkeys((*spellings, *data.notes, *table.notes)))
+    if (more := len(notes) - _MOST_NOTES) > 0:
+        notes[_MOST_NOTES:] = [f"and {format_count(more, 'note')} more on {path}"]
     data = replace(data, encoder=table.encoder, notes=tuple(notes), texts=table.texts)
     if (names := table.names) is None:
         return data

@@ -103,16 +103,9 @@ def vectors_from(
     check_finite(numbers, names, where, missing)
     indices, classes, notes = index_names(labels, len(numbers), where, "labels", "vector")
     owners, owner_names, more = index_names(clients, len(numbers), where, "clients", "vector")
-    return VectorData(
-        name,
-        torch.from_numpy(numbers),
-        indices,
-        classes,
-        owners,
-        owner_names,
-        columns=columns,
-        notes=(*notes, *more),
-    )
+    facts = indices, classes, owners, owner_names
+    values, remarks = torch.from_numpy(numbers), (*notes, *more)
+    return VectorData(name, values, *facts, columns=columns, notes=remarks)
 
 
 def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:

@@ -10,7 +10,6 @@ from ccfcpp.deployment.client.audit import (
     DELTA,
     AuditEntry,
     AuditLog,
-    Facts,
     group_by_run,
     refusal_reasons,
     run_facts,
@@ -101,7 +100,7 @@ def _name(row: Row) -> str:
     return as_line(str(row.get("file", row.get("row", ""))))
 
 
-def _printable(row: Row) -> Facts:
+def _printable(row: Row) -> dict[str, str]:
     return {str(key): as_line(str(value)) for key, value in row.items()}
 
 

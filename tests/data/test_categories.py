@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.categories import code, date_of, days_of, encode
 from ccfcpp.data.columns import Roles, frame_numbers
-from ccfcpp.data.tables import read_vectors
+from tests.support.vectors import read_vectors
 
 
 def written(path: Path, text: str) -> Path:
@@ -160,7 +160,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, fault: str) -> None:
     arguments, message = FAULTS[fault]
     path = written(tmp_path / "x.csv", "a,kind\n1,x\n2,y\n")
     with pytest.raises(UsageError, match=message) as raised:
-        read_vectors(path, **arguments)  # type: ignore[arg-type]
+        read_vectors(path, **arguments)
     assert "\n" not in str(raised.value)
 
 

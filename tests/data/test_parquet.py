@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
+from tests.support.vectors import read_vectors
 
 
 def written(path: Path, columns: dict[str, Any], index: list[Any] | None = None) -> Path:

@@ -9,9 +9,9 @@ import pytest
 from torchvision import datasets
 
 from ccfcpp.data.registry import DATASETS, describe
-from ccfcpp.data.sets.binary import BinarySet
 from ccfcpp.data.sets.cifar import CIFAR10, CIFAR100
 from ccfcpp.data.sets.mnist import FASHION_MNIST, MNIST, IdxSet
+from ccfcpp.data.sets.published import BinarySet
 from ccfcpp.data.sets.stl10 import STL10
 from tests.support import originals
 from tests.support.plugin import write_metadata

@@ -9,8 +9,8 @@ import torch
 
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
+from tests.support.vectors import read_vectors
 
 
 def read_rows(path: Path, columns: tuple[str, ...], missing: Missing) -> VectorData:
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -
     text, arguments, message = FAULTS[fault]
     path = written(tmp_path / "x.csv", text)
     with pytest.raises(UsageError, match=message) as raised:
-        read_vectors(path, **arguments)  # type: ignore[arg-type]
+        read_vectors(path, **arguments)
     assert "\n" not in str(raised.value)
 
 
@@ -433,7 +433,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(
         else:
             np.save(tmp_path / name, held)
     with pytest.raises(UsageError, match=message):
-        read_vectors(tmp_path, **arguments)  # type: ignore[arg-type]
+        read_vectors(tmp_path, **arguments)
 
 
 @pytest.mark.parametrize(

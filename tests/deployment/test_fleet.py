@@ -44,7 +44,7 @@ from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client.connection import CallSigner, Connection
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.client.proxy import explain
-from ccfcpp.deployment.keys.certificates import read_key
+from ccfcpp.deployment.keys.certificates import public_pem, read_key
 from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import take_off_roster
 from ccfcpp.deployment.keys.roster import read_roster
@@ -589,7 +589,7 @@ def test_nobody_reads_a_large_body_of_a_stranger(
 ) -> None:
     known, read, statuses = [f"clinic-{number}" for number in (1, 2)], [], []
     headers = signed(folder, "clinic-3")
-    keys = {name: read_roster(folder / "roster")[name] for name in known}
+    keys = {name: public_pem(read_roster(folder / "roster")[name]) for name in known}
     spoil(headers)
 
     async def receive() -> Any:

@@ -27,15 +27,16 @@ from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.link.fleet_calls import SMALL
 from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.connections import ConnectionLimits
-from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
+from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting, open_socket
 from tests.support.gates import open_gate, served
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
-MOST = 1000
+MOST = SMALL
 
 
 class FakeFleet:
@@ -78,7 +79,7 @@ def upstream() -> Iterator[tuple[FakeFleet, Path]]:
 
 @pytest.fixture(scope="module")
 def setting(keys: Path, upstream: tuple[FakeFleet, Path]) -> GateSetting:
-    return GateSetting("127.0.0.1", 0, ServerKeys.of(keys), upstream[1], MOST)
+    return GateSetting("127.0.0.1", 0, ServerKeys.of(keys), upstream[1])
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_a_large_message_gets_through_by_default(
     piece = bytes(range(256)) * 2**12 * 6
     link.answer = lambda body: Response(body)
     with (
-        open_gate(replace(setting, most_bytes=MOST_BYTES)) as port,
+        open_gate(setting) as port,
         client_of(keys, port) as client,
     ):
         assert client.post("/v1/fleet/push-object", content=piece).content == piece
@@ -493,7 +494,7 @@ def test_calls_that_name_something_are_small(
     keys: Path, setting: GateSetting, link: FakeFleet
 ) -> None:
     with (
-        open_gate(replace(setting, most_bytes=MOST_BYTES)) as port,
+        open_gate(setting) as port,
         client_of(keys, port) as client,
     ):
         assert client.post(PUSH, content=b"a" * 2**17).status_code == 200

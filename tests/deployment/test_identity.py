@@ -28,7 +28,7 @@ from ccfcpp.deployment.keys.creation import (
     make_roster,
     roster_for_sums,
 )
-from ccfcpp.deployment.keys.roster import SignedRoster, read_roster, roster_keys
+from ccfcpp.deployment.keys.roster import SignedRoster, read_roster
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
@@ -72,7 +72,7 @@ def test_the_authority_signs_who_the_clients_are(folder: Path) -> None:
     assert path == folder / "roster.signed"
     found = SignedRoster.read(path.read_bytes(), read_certificate(folder / "ca.crt"))
     assert list(found.keys) == list(read_roster(folder / "roster")) == list(NAMES)
-    assert found.keys == roster_keys(folder / "roster")
+    assert found.keys == read_roster(folder / "roster")
     again, _ = make_roster(folder, folder / "roster")
     assert again.content != signed.content
     assert again.digest == signed.digest
@@ -169,10 +169,10 @@ def test_a_client_refuses_other_rosters(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ForbiddenError, match="ccfcpp keys roster"):
             rosters.safeguard(RUN, told(digest), 0, Floor())
     make_authority(tmp_path / "other", 1)
-    false = SignedRoster.sign(roster_keys(folder / "roster"), read_authority(tmp_path / "other")[1])
+    false = SignedRoster.sign(read_roster(folder / "roster"), read_authority(tmp_path / "other")[1])
     with pytest.raises(ForbiddenError, match="not signed by the authority"):
         rosters.store(false.content)
-    keys = roster_keys(folder / "roster")
+    keys = read_roster(folder / "roster")
     without = {name: key for name, key in keys.items() if name != "clinic-1"}
     other = SignedRoster.sign(without, read_authority(folder)[1])
     with pytest.raises(ForbiddenError, match="this client is not on the signed roster"):

@@ -32,7 +32,7 @@ from ccfcpp.deployment.keys.requests import (
     renew_client,
     take_off_roster,
 )
-from ccfcpp.deployment.keys.roster import roster_keys, roster_names
+from ccfcpp.deployment.keys.roster import read_roster, roster_names
 from tests.support.command import ccfcpp, succeeded
 
 SERVER = "server.example.org:9092"
@@ -63,7 +63,7 @@ def test_a_kit_has_all_that_a_site_needs(keys: Path, tmp_path: Path) -> None:
     assert {path.name for path in site.iterdir()} == files
     key = site / "clinic-1.key"
     assert is_encrypted(key)
-    assert read_key(key, SECRET).public_key() == roster_keys(keys / "roster")["clinic-1"]
+    assert read_key(key, SECRET).public_key() == read_roster(keys / "roster")["clinic-1"]
     assert public == keys / "roster" / "clinic-1.pub"
     assert (site / "ca.crt").read_bytes() == (keys / "ca.crt").read_bytes()
     assert read_rules(site / "clinic-1.rules", {}) == Rules()
@@ -209,13 +209,13 @@ def test_a_site_makes_its_key_and_is_put_on_the_roster(keys: Path, tmp_path: Pat
     asked = succeeded("keys", "request", "clinic-1", "--out", site).stdout
     signed = succeeded("keys", "sign", site / "clinic-1.request", "--out", keys).stdout
     own = read_key(site / "clients" / "clinic-1.key").public_key()
-    assert roster_keys(keys / "roster") == {"clinic-1": own}
+    assert read_roster(keys / "roster") == {"clinic-1": own}
     assert fingerprint(own) in asked
     assert fingerprint(own) in signed
     # Again, it asks for the same key, and is there.
     succeeded("keys", "request", "clinic-1", "--out", site)
     succeeded("keys", "sign", site / "clinic-1.request", "--out", keys)
-    assert roster_keys(keys / "roster") == {"clinic-1": own}
+    assert read_roster(keys / "roster") == {"clinic-1": own}
 
 
 def test_a_request_that_was_changed_is_none(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path
     first, _ = make_request(tmp_path / "a", "clinic-1")
     accept_request(first, keys / "roster")
     other, _ = make_request(tmp_path / "b", "clinic-1")
-    before = roster_keys(keys / "roster")
+    before = read_roster(keys / "roster")
     with pytest.raises(UsageError, match="with a key that has not signed"):
         accept_request(other, keys / "roster")
-    assert roster_keys(keys / "roster") == before
+    assert read_roster(keys / "roster") == before
     key = read_key(tmp_path / "a" / "clients" / "clinic-1.key")
     (tmp_path / "c.request").write_bytes(RosterRequest.encode("clinic-3", key))
     with pytest.raises(UsageError, match="under another name"):
@@ -267,7 +267,7 @@ def test_who_is_revoked_is_off_the_roster(keys: Path) -> None:
     for name in ("a", "b"):
         make_client(keys, name)
     succeeded("keys", "revoke", "a", "--out", keys)
-    assert [*roster_keys(keys / "roster")] == ["b"]
+    assert [*read_roster(keys / "roster")] == ["b"]
     assert ccfcpp("keys", "revoke", "a", "--out", keys).code == 2
     with pytest.raises(UsageError, match="is refused"):
         take_off_roster("../ca", keys / "roster")
@@ -285,8 +285,8 @@ def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path)
     assert {path.stat().st_mode & 0o777 for path in (new, old)} == {0o600}
     accept_request(again, keys / "roster")
     key = read_key(new, SECRET).public_key()
-    assert roster_keys(keys / "roster") == {"clinic-1": key}
-    assert roster_keys(site / "roster") == {"clinic-1": key}
+    assert read_roster(keys / "roster") == {"clinic-1": key}
+    assert read_roster(site / "roster") == {"clinic-1": key}
     assert fingerprint(key) == number
     with pytest.raises(UsageError, match="is kept of an earlier renewal"):
         renew_client(site, "clinic-1")

@@ -18,7 +18,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.certificates import is_encrypted, read_key
 from ccfcpp.deployment.keys.creation import make_authority, make_client, make_roster, make_server
 from ccfcpp.deployment.keys.passphrases import FILE, new_passphrase
-from ccfcpp.deployment.keys.roster import roster_keys
+from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.serving import open_server
 from tests.deployment.test_fleet import Place, echo
@@ -68,7 +68,7 @@ def test_a_sealed_key_is_of_no_use_without_its_passphrase(sealed: Path) -> None:
             with pytest.raises(UsageError, match=f"the passphrase does not open {path}"):
                 read_key(path, other)
     signed, _ = make_roster(sealed, sealed / "roster")
-    assert signed.keys == roster_keys(sealed / "roster")
+    assert signed.keys == read_roster(sealed / "roster")
     assert read_key(private(sealed)[2]).public_key() == signed.keys["clinic-1"]
 
 

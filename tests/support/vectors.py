@@ -1,5 +1,7 @@
 """Small runs on vectors in memory, divided among clients by an array of their numbers."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ from numpy.typing import NDArray
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, resolve
+from ccfcpp.data import tables
 from ccfcpp.data.vectors import VectorData, vectors_from
 
 Points = NDArray[np.float64]
@@ -25,6 +28,11 @@ def blobs(samples: int, d: int, clusters: int, seed: int) -> Points:
     centres = source.normal(0, 4, (clusters, d))
     points = centres[source.integers(clusters, size=samples)] + source.normal(size=(samples, d))
     return np.asarray(points * source.uniform(0.5, 2, d) + source.normal(0, 5, d))
+
+
+def read_vectors(path: Path, *, columns: Sequence[str] = (), **settings: Any) -> VectorData:
+    """The vectors of a file or folder, read by these settings."""
+    return tables.read_vectors(path, VectorsConfig(**settings), columns)
 
 
 def held(points: Points, owners: NDArray[np.int64], missing: Any = "refuse") -> VectorData:

@@ -122,11 +122,8 @@ def _encoder_of_network(
     device: torch.device,
 ) -> Encoder:
     """Make an encoder from a network, with the weights in ``state`` except those of ``heads``."""
-    kept = {
-        key: value
-        for key, value in state.items()
-        if not any(key.startswith(f"{head}.") for head in heads)
-    }
+    left_out = tuple(f"{head}." for head in heads)
+    kept = {key: value for key, value in state.items() if not key.startswith(left_out)}
     try:
         module.load_state_dict(kept)
     except RuntimeError as error:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.sets.binary import BinarySet, Contents
-from ccfcpp.data.sets.published import split_mask
+from ccfcpp.data.sets.published import BinarySet, Contents, split_mask
 
 _T = TypeVar("_T")
 

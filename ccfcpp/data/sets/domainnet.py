@@ -11,7 +11,6 @@ from ccfcpp.core.name_matching import canonical
 from ccfcpp.data.file_tree import ImageFile, Tree
 
 SPLITS = ("train", "test")
-LIST_SUFFIX = ".txt"
 
 
 def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
@@ -20,7 +19,7 @@ def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, l
     ``folder`` contains the clients' folders ``owners`` and their list files.
     """
     there = {canonical(path.name): path for path in tree.others[folder]}
-    names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
+    names = {owner: [f"{owner.name}_{split}.txt" for split in SPLITS] for owner in owners}
     lists = {
         owner: [there.get(canonical(name), folder / name) for name in own]
         for owner, own in names.items()

@@ -43,7 +43,7 @@ class IdxSet(Published):
 
     def find(self, root: Path) -> Path | None:
         """Return the folder under `root` that holds the four files, if any."""
-        folders = (self._raw(root), root / self.name)
+        folders = (root / self.original / "raw", root / self.name)
         return next((folder for folder in folders if _files_in(folder)), None)
 
     def read(self, place: Path) -> Arrays:
@@ -61,9 +61,6 @@ class IdxSet(Published):
     def fetch(self, folder: Path) -> None:
         """Download the four files into ``folder``."""
         torchvision_class(self.original)(str(folder), download=True)
-
-    def _raw(self, root: Path) -> Path:
-        return root / self.original / "raw"
 
 
 def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
@@ -111,15 +108,7 @@ FASHION_MNIST = IdxSet(
     (1, 28, 28),
     "FashionMNIST",
     (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     ),
 )

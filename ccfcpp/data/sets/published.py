@@ -14,15 +14,16 @@ import socket
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.archives import unpack_archive
 from ccfcpp.data.cache import Arrays
 from ccfcpp.data.registry import DataSet
 
@@ -105,11 +106,13 @@ class Packed(Published):
         folder: The name of the top folder in the archive.
         archive: The name of the archive.
         members: Names of the files that the unpacked folder must hold.
+        more_archives: Glob patterns that the archive's name may also match.
     """
 
     folder: str
     archive: str
     members: tuple[str, ...]
+    more_archives: ClassVar[tuple[str, ...]] = ()
 
     @property
     def expected(self) -> str:
@@ -127,14 +130,53 @@ class Packed(Published):
             if all((unpacked / member).is_file() for member in self.members):
                 return unpacked
         archives = (
-            path for each in self.patterns for base in bases for path in sorted(base.glob(each))
+            path
+            for pattern in (self.archive, *self.more_archives)
+            for base in bases
+            for path in sorted(base.glob(pattern))
         )
         return next((path for path in archives if path.is_file()), None)
 
-    @property
-    def patterns(self) -> list[str]:
-        """Glob patterns that the archive's name may match."""
-        return [self.archive]
+
+Contents = dict[str, bytes]
+"""Contents of an archive's members, by name."""
+
+
+@dataclass(frozen=True)
+class BinarySet(Packed):
+    """Data set published as an archive of a few binary files.
+
+    Attributes:
+        original: The name of torchvision's class of the data set.
+        decode: Decodes the files' contents, by name, to the arrays of `Published.read`; takes also
+            the path that messages name, and raises `UsageError` if the contents are broken.
+    """
+
+    original: str
+    decode: Callable[[Contents, Path], Arrays]
+
+    def read(self, place: Path) -> Arrays:
+        """Read the data set from its unpacked folder or its archive."""
+        if place.is_dir():
+            return self.decode(self._contents(place, place), place)
+        with unpack_archive(place, self.members) as unpacked:
+            contents = self._contents(unpacked.root / self.folder, place / self.folder)
+        return self.decode(contents, place)
+
+    def fetch(self, folder: Path) -> None:
+        """Download the archive into ``folder``, and check its MD5."""
+        from torchvision.datasets.utils import download_url
+
+        original = torchvision_class(self.original)
+        download_url(original.url, str(folder), self.archive, original.tgz_md5)
+
+    def _contents(self, folder: Path, place: Path) -> Contents:
+        """Return the contents of ``members`` in a folder, by name; messages call it ``place``."""
+        try:
+            return {name: (folder / name).read_bytes() for name in self.members}
+        except FileNotFoundError as error:
+            missing = place / Path(error.filename).name
+            raise UsageError(f"{missing} is not there: get it again") from error
 
 
 def torchvision_class(name: str) -> Any:

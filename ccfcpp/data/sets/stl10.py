@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.sets.binary import BinarySet, Contents
-from ccfcpp.data.sets.published import split_mask
+from ccfcpp.data.sets.published import BinarySet, Contents, split_mask
 
 _SHAPE = (3, 96, 96)
 _IMAGES = ("train_X.bin", "test_X.bin")

@@ -39,11 +39,7 @@ class TinyImageNet(Packed):
 
     url: ClassVar = f"http://cs231n.stanford.edu/{_BASE}.zip"
     md5: ClassVar = "90528d7ca1a48142e341f4ef8d21d0de"
-
-    @property
-    def patterns(self) -> list[str]:
-        """Glob patterns that the archive's name may match."""
-        return [self.archive, f"{_BASE}*.tar.gz"]
+    more_archives: ClassVar = (f"{_BASE}*.tar.gz",)
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from its unpacked folder or its archive, or from the cache."""
@@ -175,11 +171,5 @@ def _require_folder(of: Mapping[Path, list[Path]], folder: Path) -> list[Path]:
 
 
 TINY_IMAGENET = TinyImageNet(
-    "tiny-imagenet",
-    110_000,
-    200,
-    _SHAPE,
-    folder=_BASE,
-    archive=f"{_BASE}.zip",
-    members=(_ORDER,),
+    "tiny-imagenet", 110_000, 200, _SHAPE, folder=_BASE, archive=f"{_BASE}.zip", members=(_ORDER,)
 )

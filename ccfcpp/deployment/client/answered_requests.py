@@ -15,8 +15,6 @@ from ccfcpp.deployment.link.messages import MessageError, Request
 from ccfcpp.engine.synchronised.contract import StepMessage
 from ccfcpp.privacy.sums.messages import STAGES
 
-_FOLDER = "answered"
-
 
 class _Progress(Section):
     """Progress of a client in answering the requests of a run.
@@ -46,7 +44,7 @@ class AnsweredRequests:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / _FOLDER
+        self._folder = folder / "answered"
 
     def check(self, request: Request, rules: Rules, message: object) -> None:
         """Check that a request, whose payload is ``message``, may be answered now.

@@ -15,8 +15,6 @@ FILE = "audit.jsonl"
 DELTA = 1e-5
 """δ for which ε is shown."""
 
-Facts = dict[str, str]
-
 
 def is_state_folder(folder: Path) -> bool:
     """Return whether a client keeps its state in a folder: whether the folder has a log."""
@@ -109,7 +107,7 @@ def group_by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
     return list(runs.values())
 
 
-def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
+def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, str]:
     """Return a summary of one run, as texts by name, from its log entries and the spent privacy."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ccfcpp.deployment.keys.certificates import PrivateKey
+from ccfcpp.deployment.keys.certificates import PrivateKey, public_pem
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, SIGNATURE, SMALL, signed_part
 from ccfcpp.deployment.link.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -50,9 +50,7 @@ class CallSigner:
 
     def __init__(self, private: PrivateKey) -> None:
         self._private = private
-        self.public_key = private.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        self.public_key = public_pem(private.public_key())
         self._ahead = timedelta(0)
 
     def headers(self, path: str, body: bytes) -> dict[str, str]:

@@ -21,25 +21,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import CallSigner, Connection
 from ccfcpp.deployment.client.proxy import ENDED, Reason, explain, find_proxy
 from ccfcpp.deployment.keys.certificates import PrivateKey
+from ccfcpp.deployment.link import flower_internals as flower
 from ccfcpp.deployment.link.flower import decode_packet, payload_record, to_records
-from ccfcpp.deployment.link.flower_internals import (
-    ActivateNodeRequest,
-    ConfirmMessageReceivedRequest,
-    DeactivateNodeRequest,
-    Node,
-    ObjectTree,
-    PullMessagesRequest,
-    PullObjectRequest,
-    PushMessagesRequest,
-    PushObjectRequest,
-    SendNodeHeartbeatRequest,
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    message_from_proto,
-    message_to_proto,
-    remove_content_from_message,
-)
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 from ccfcpp.deployment.link.server_status import ServerStatus
 
@@ -97,7 +80,7 @@ class FleetClient:
         self._authority = authority
         self._signing = CallSigner(key)
         self._proxy = find_proxy(server)
-        self._node: Node | None = None
+        self._node: flower.Node | None = None
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -155,11 +138,11 @@ class FleetClient:
             # After a lost connection the server may still count this client as online.
             self._leave(client)
             node = client.ActivateNode(
-                ActivateNodeRequest(
+                flower.ActivateNodeRequest(
                     public_key=self._signing.public_key, heartbeat_interval=_HEARTBEAT_INTERVAL
                 )
             )
-            self._node, gone = Node(node_id=node.node_id), threading.Event()
+            self._node, gone = flower.Node(node_id=node.node_id), threading.Event()
             arguments = client, self._node, gone
             beating = threading.Thread(
                 target=_send_heartbeats, args=arguments, name="beat", daemon=True
@@ -181,7 +164,7 @@ class FleetClient:
     def _leave(self, client: Connection) -> None:
         if self._node is not None:
             with suppress(Exception):  # Untrusted bytes can make parsers fail in any way.
-                client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                client.DeactivateNode(flower.DeactivateNodeRequest(node_id=self._node.node_id))
                 self._node = None
 
     def _take_part(self, calls: "_Calls") -> None:
@@ -190,7 +173,7 @@ class FleetClient:
             if message is not None:
                 self._reply(calls, *message)
 
-    def _reply(self, calls: "_Calls", message: Message, tree: ObjectTree) -> None:
+    def _reply(self, calls: "_Calls", message: Message, tree: flower.ObjectTree) -> None:
         """Fetch a message's packet, let the worker answer it, and send the response."""
         began = time.monotonic()
         try:
@@ -215,23 +198,24 @@ class _WithdrawnError(Exception):
 class _Calls:
     """The calls of Flower's fleet API by which an online client gets requests and sends replies."""
 
-    def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
+    def __init__(self, client: Connection, node: flower.Node, over: threading.Event) -> None:
         self._client = client
         self._node = node
         self._stopped = over
 
-    def next_message(self) -> tuple[Message, ObjectTree] | None:
+    def next_message(self) -> tuple[Message, flower.ObjectTree] | None:
         """Return the next message, without content, and its parts' IDs; None if there is none now.
 
         The call is not retried, since the server delivers a message once. If the response is lost,
         the error makes this client reconnect, by which the server notices.
         """
-        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        response = self._client.PullMessages(flower.PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
-        return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+        message = flower.message_from_proto(response.messages_list[0])
+        return message, response.message_object_trees[0]
 
-    def packet_in(self, message: Message, tree: ObjectTree) -> Packet | None:
+    def packet_in(self, message: Message, tree: flower.ObjectTree) -> Packet | None:
         """Fetch a message's parts and return the packet in it; None if it is invalid or too large.
 
         Raises:
@@ -239,7 +223,7 @@ class _Calls:
         """
         run = message.metadata.run_id
         contents: dict[str, bytes] = {}
-        parts = list(iterate_object_tree(tree))
+        parts = list(flower.iterate_object_tree(tree))
         if len(parts) > MOST_PARTS:
             return None
         until = time.monotonic() + _AVAILABLE
@@ -250,14 +234,14 @@ class _Calls:
                 return None
         self._retry(
             self._client.ConfirmMessageReceived,
-            ConfirmMessageReceivedRequest(
+            flower.ConfirmMessageReceivedRequest(
                 node=self._node, run_id=run, message_object_id=message.metadata.message_id
             ),
         )
         return decode_packet(tree.object_id, contents)
 
     def _fetch_part(self, run: int, name: str, until: float) -> bytes:
-        request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+        request = flower.PullObjectRequest(node=self._node, run_id=run, object_id=name)
         while True:
             response = self._retry(self._client.PullObject, request)
             if response.object_found and response.object_available:
@@ -270,13 +254,13 @@ class _Calls:
 
     def send(self, reply: Message, seconds: float) -> None:
         """Send a reply, and state how many seconds it took to compute."""
-        tree = get_object_tree(reply)
-        parts = get_all_nested_objects(reply)
+        tree = flower.get_object_tree(reply)
+        parts = flower.get_all_nested_objects(reply)
         wanted = self._retry(
             self._client.PushMessages,
-            PushMessagesRequest(
+            flower.PushMessagesRequest(
                 node=self._node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                messages_list=[flower.message_to_proto(flower.remove_content_from_message(reply))],
                 message_object_trees=[tree],
                 clientapp_runtime_list=[seconds],
             ),
@@ -284,7 +268,7 @@ class _Calls:
         for name in wanted.objects_to_push:
             self._retry(
                 self._client.PushObject,
-                PushObjectRequest(
+                flower.PushObjectRequest(
                     node=self._node,
                     run_id=reply.metadata.run_id,
                     session_id=wanted.session_id,
@@ -311,8 +295,8 @@ def _is_away(error: httpx.HTTPError) -> bool:
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 
-def _send_heartbeats(client: Connection, node: Node, gone: threading.Event) -> None:
-    request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT_INTERVAL)
+def _send_heartbeats(client: Connection, node: flower.Node, gone: threading.Event) -> None:
+    request = flower.SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT_INTERVAL)
     while not gone.wait(_HEARTBEAT):
         with suppress(Exception):  # The next call will notice.
             client.SendNodeHeartbeat(request)

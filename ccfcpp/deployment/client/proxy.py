@@ -12,7 +12,7 @@ import httpx
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import NOT_A_GATE
-from ccfcpp.deployment.link.fleet_calls import UNSIGNED
+from ccfcpp.deployment.link.fleet_calls import CLOSES, UNSIGNED
 from ccfcpp.deployment.link.messages import printable
 from ccfcpp.deployment.link.server_status import HEADER, STRANGER
 
@@ -82,8 +82,6 @@ class Reason(NamedTuple):
 
 
 ENDED = Reason("the server has ended its run")
-_CLOSES = "the server closes"
-"""Text of the gate's response at the end of a run."""
 _REASONS = {
     STRANGER: Reason(
         "the server does not know this key: give its .pub file to the server's owner for the "
@@ -94,7 +92,7 @@ _REASONS = {
         "the key is in use: end the other ccfcpp join (after a crash a key is in use for half a "
         "minute)"
     ),
-    _CLOSES: ENDED,
+    CLOSES: ENDED,
     "Name or service not known": Reason(
         "there is no host of this name: give --server as the server's certificate has it",
         final=True,

@@ -32,6 +32,7 @@ from ccfcpp.core.tables import Columns
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.open import AnyData, open_dataset, open_images
 from ccfcpp.data.vectors import VectorData
+from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
@@ -73,14 +74,16 @@ class ClientRun(ABC, Generic[Model]):
     Attributes:
         images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
         labels: Class labels, int64 of shape (samples,); None if they are not used for training.
+        test_labels: The client's own class labels of the images for testing; None if it has none.
     """
 
     config: RunConfig
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None
-    evaluation_exchanges: tuple[str, ...] = ()
-    """Names of the exchanges after the last round, in order."""
+    test_labels: Tensor | None
+    epilogue: ClusteringEpilogue | None = None
+    """The exchanges after the last round, which evaluate the model; None if there are none."""
 
     def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         self.spec = spec
@@ -96,21 +99,13 @@ class ClientRun(ABC, Generic[Model]):
         """Return each test image's cluster or class by a model, int64 of shape (images,)."""
 
     @property
-    @abstractmethod
     def test_classes(self) -> Tensor | None:
         """Class label of each test image, int64 of shape (images,); None if there are no labels."""
+        return None if self.test_labels is None else self._renumber(self.test_labels)
 
-    def save_model(self, model: Model, folder: Path) -> None:
-        """Write a model and its settings to a folder for ``ccfcpp predict``; by default nothing."""
-        return
-
-    def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:
-        """Return a table row for each image, with its file and cluster; by default no rows."""
-        return []
-
-    def profile(self, assigned: Tensor) -> list[dict[str, object]]:
-        """Describe the client's clusters by the columns of its table; by default no rows."""
-        return []
+    def save(self, model: Model, client: Client, assigned: Tensor, folder: Path) -> None:
+        """Write the results for the owner to a folder: the ``assigned`` clusters or classes."""
+        save_results(folder, assigned, (), self.images)
 
     def client(self, number: int) -> Client:
         """Return a ``Client`` of the engine with this client's training images and ``number``."""
@@ -134,16 +129,14 @@ class ClientRun(ABC, Generic[Model]):
         privacy = self.config.section(PrivacyConfig)
         alike = privacy.level == "client"
         context = ClientContext(len(self.images), 1, bounding_of(privacy), least, alike)
-        works = {**self.algorithm.client_side(context).works, **self.evaluation_works(context)}
+        works = self.algorithm.client_side(context).works
+        if self.epilogue is not None:
+            works = {**works, **self.epilogue.client_works(context)}
         if privacy.is_on:
             # Exchanges only for a report are not part of secure sums or noise: they are left out.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
             works = wrap_works(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, sends_counts)}
-
-    def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work in each exchange after the last round, by its name; by default none."""
-        return {}
 
     def check_order(self, exchange: str, number: int, index: int) -> None:
         """Check that an exchange for evaluation comes once, in its place after the last round.
@@ -158,11 +151,9 @@ class ClientRun(ABC, Generic[Model]):
         Raises:
             RefusedUpdateError: It comes at another place.
         """
-        planned, last = (
-            self.evaluation_exchanges[index : index + 1],
-            number == self.algorithm.rounds,
-        )
-        for name in set(self.evaluation_exchanges):
+        names = () if self.epilogue is None else NAMES
+        planned, last = names[index : index + 1], number == self.algorithm.rounds
+        for name in set(names):
             if exchange.startswith(name) and not (last and planned == (name,)):
                 raise RefusedUpdateError(f"{name} comes once, after the last round")
 
@@ -189,7 +180,7 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
                 check_encoder(self.config, data.encoder)
             except UsageError as error:
                 raise RefusedUpdateError(str(error)) from error
-        self.images = data.values
+        self.images, self.test_labels = data.values, data.labels
 
     def prepare(self) -> None:
         """Build the run's clustering system; put named columns of vectors in the run's order."""
@@ -202,44 +193,34 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
         if self.problem.has_vectors:
             check_range(self.config.vectors, self.images)
         self.algorithm = make_algorithm(self.problem)
-
-    def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work for label-free scores, by exchange; none with differential privacy."""
-        if self.config.privacy.level != "none":
-            return {}
-        self.evaluation_exchanges = NAMES
-        return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
+        # Scores without labels cost privacy: a run with differential privacy has none.
+        if self.config.privacy.level == "none":
+            self.epilogue = ClusteringEpilogue(self.algorithm, self.spec.clusters)
 
     def assign(self, model: FinalMessage[Any], client: Client) -> Tensor:
         """Return the cluster of each image by a model, int64 of shape (images,)."""
         return self.algorithm.assign_by_model(model.model, client)
 
-    def table(
-        self, model: FinalMessage[Any], client: Client, assigned: Tensor
-    ) -> list[dict[str, object]]:
-        """Return a table row for each image: its file, its cluster and the confidence in it."""
+    def save(
+        self, model: FinalMessage[Any], client: Client, assigned: Tensor, folder: Path
+    ) -> None:
+        """Write the clusters with the confidence in them, a profile of them, and the model."""
         sure = confidence(self.algorithm, model.model, client, assigned, model.typical)
         columns = table_columns({"cluster": assigned} | sure)
-        return list(Columns({self.data.key: self.data.called, **columns}))
+        rows = list(Columns({self.data.key: self.data.called, **columns}))
+        pictures = getattr(self.data, "pictures", None)
+        described = profile(self.data, self.config.vectors, assigned)
+        save_results(folder, assigned, rows, self.images, pictures, described)
+        self._save_model(model, RunPaths(folder))
 
-    def profile(self, assigned: Tensor) -> list[dict[str, object]]:
-        """Describe the client's clusters by the columns of its table; no rows for images."""
-        return profile(self.data, self.config.vectors, assigned)
-
-    def save_model(self, model: FinalMessage[Any], folder: Path) -> None:
+    def _save_model(self, model: FinalMessage[Any], paths: RunPaths) -> None:
         """Write the model and its settings for ``ccfcpp predict``, without the encoder's name."""
-        paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
         write_atomically(paths.config, dump_yaml(config).encode())
         tensors = model_tensors(pack(model.model), model.typical)
         facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
         save_tensors(paths.model, tensors, facts.header)
-
-    @property
-    def test_classes(self) -> Tensor | None:
-        """Class label of each image, int64 of shape (images,); None if there are no labels."""
-        return None if self.data.labels is None else self._renumber(self.data.labels)
 
 
 class ClassificationClient(ClientRun[ServerState]):
@@ -252,14 +233,14 @@ class ClassificationClient(ClientRun[ServerState]):
         super().__init__(spec, data, device)
         self.config = validate(ClassifyConfig, spec.config)
         check_images(self.config, data)
-        self._train, self._test = train_test_indices(self.config, data)
-        self.images = data.images[self._train]
-        self._test_images = data.images[self._test].to(device)
+        assert data.labels is not None
+        train, test = train_test_indices(self.config, data)
+        self.images, self._train_labels = data.images[train], data.labels[train]
+        self._test_images, self.test_labels = data.images[test].to(device), data.labels[test]
 
     def prepare(self) -> None:
         """Build the run's classification algorithm and the predictor for test images."""
-        assert self.data.labels is not None
-        self.labels = self._renumber(self.data.labels[self._train])
+        self.labels = self._renumber(self._train_labels)
         self.algorithm = classification_algorithm(self.config, self.spec, self.device)
         self._predict = Predictor(self.algorithm.make_model, self.config, self.device)
 
@@ -269,12 +250,6 @@ class ClassificationClient(ClientRun[ServerState]):
         if counts_exchange(self.algorithm).uses_memory:
             weights = self.algorithm.sharing.personal(weights, client.memory)
         return self._predict(weights, self._test_images)[1]
-
-    @property
-    def test_classes(self) -> Tensor | None:
-        """Class label of each test image, int64 of shape (images,)."""
-        assert self.data.labels is not None
-        return self._renumber(self.data.labels[self._test])
 
 
 class Counting(ClientWork[Model, Counts]):

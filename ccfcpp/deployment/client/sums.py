@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.utils import (
-    decode_dss_signature,
-    encode_dss_signature,
-)
+from cryptography.hazmat.primitives.asymmetric import utils
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_atomically
@@ -50,7 +47,8 @@ class KeyIdentity:
     def signed(self, content: bytes) -> bytes:
         """Return the ECDSA signature of ``content`` by this client: r and s, of 48 bytes each."""
         made = sign(self._private, self._context + content)
-        return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
+        numbers = utils.decode_dss_signature(made)
+        return b"".join(number.to_bytes(_NUMBER_BYTES, "big") for number in numbers)
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
         """Raise ``RefusedUpdateError`` unless client number ``client`` has signed ``content``."""
@@ -59,9 +57,8 @@ class KeyIdentity:
         try:
             if not 0 <= client < len(self._keys):
                 raise InvalidSignature
-            check_signature(
-                self._keys[client], encode_dss_signature(one, other), self._context + content
-            )
+            encoded = utils.encode_dss_signature(one, other)
+            check_signature(self._keys[client], encoded, self._context + content)
         except InvalidSignature as error:
             raise RefusedUpdateError(
                 f"the keys of client {client} are not signed by that client of the roster"
@@ -100,7 +97,10 @@ class Rosters:
         if not path.exists():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(path, content)
-            self._say(f"secure sums with {_describe(roster)}")
+            self._say(
+                f"secure sums with {len(roster.keys)} clients, signed by the authority: "
+                f"{list_first([*roster.keys])} (roster {roster.digest[:16]})"
+            )
 
     def safeguard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
         """Return what protects this client in the secure sums of a run: its signatures and limits.
@@ -137,10 +137,3 @@ class Rosters:
         if self._private.public_key() not in roster.keys.values():
             raise ForbiddenError("this client is not on the signed roster: ccfcpp keys roster")
         return roster
-
-
-def _describe(roster: SignedRoster) -> str:
-    return (
-        f"{len(roster.keys)} clients, signed by the authority: {list_first([*roster.keys])} "
-        f"(roster {roster.digest[:16]})"
-    )

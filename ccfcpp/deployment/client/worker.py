@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.permissions import Kind
@@ -23,7 +24,6 @@ from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.local_randomness import LocalRandomness
 from ccfcpp.deployment.client.privacy_spent import Spending, SumCost
-from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import ASSIGNMENTS, ClientRun, make_client_run
 from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
@@ -40,7 +40,7 @@ from ccfcpp.deployment.link.messages import (
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import AnyClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import SendsParts
 from ccfcpp.privacy.sums.identity import Safeguard
@@ -200,19 +200,19 @@ class Worker:
         if spec.image_shape:  # known if the run has begun
             _check_shape(run)
         self.rules.check_data(spec, len(run.images), len(data), len(data.classes))
-        if not isinstance(data, ImageData):  # vectors send other kinds of data than images
-            self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
+        if isinstance(data, ImageData):
+            form: Tree = {"sizes": data.sizes}
+        else:  # vectors send other kinds of data than images
+            length = data.vectors.shape[1]
+            self.rules.check(spec.model_copy(update={"image_shape": (length,)}))
+            form = {"length": length, "columns": data.columns, "encoder": data.encoder}
+        named = data.classes if self.rules.sends_class_names(spec) else ()
         return Facts(
             samples=len(run.images),
-            sizes=data.sizes if isinstance(data, ImageData) else None,
-            length=0 if isinstance(data, ImageData) else data.vectors.shape[1],
-            columns=() if isinstance(data, ImageData) else data.columns,
-            encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
-            classes=tuple(map(canonical, data.classes))
-            if self.rules.sends_class_names(spec)
-            else (),
-            counts="counts" in self.rules.allowed and run.data.labels is not None,
+            classes=tuple(map(canonical, named)),
+            counts="counts" in self.rules.allowed and data.labels is not None,
+            **form,
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
@@ -229,11 +229,7 @@ class Worker:
         sent = serialize(NO_COUNTS if repeated else update)
         if request.exchange == COUNTS:
             assigned = active.client.scratch.pop(ASSIGNMENTS)
-            rows = active.run.table(message, active.client, assigned)
-            pictures = getattr(active.run.data, "pictures", None)
-            described = active.run.profile(assigned)
-            save_results(self.folder, assigned, rows, active.run.images, pictures, described)
-            active.run.save_model(message, self.folder)
+            active.run.save(message, active.client, assigned, self.folder)
             if request.round >= active.run.algorithm.rounds:
                 self.say(self._describe_end(request.spec))
         elif request.round < active.run.algorithm.rounds:
@@ -274,7 +270,7 @@ class Worker:
             f"{self.folder}"
         )
 
-    def _record_privacy(self, request: Request, work: ClientWork[object, object]) -> None:
+    def _record_privacy(self, request: Request, work: AnyClientWork) -> None:
         """Record the privacy cost of the noisy sum, if any, that the client is about to compute."""
         privacy, rules = request.spec.privacy, self.rules
         if privacy.level != "none" and isinstance(work, SendsParts):
@@ -282,11 +278,7 @@ class Worker:
             self.spending.record(part, rules.delta, rules.only_private, rules.budget)
 
     def _update(
-        self,
-        active: "_ActiveRun",
-        work: ClientWork[object, object],
-        request: Request,
-        message: object,
+        self, active: "_ActiveRun", work: AnyClientWork, request: Request, message: object
     ) -> tuple[object, bool]:
         """Return the client's update in an exchange, and whether its local state has changed."""
         position = request.exchange, request.round, request.index, request.last, request.samples
@@ -364,7 +356,7 @@ class _ActiveRun:
         self._of = request.run, request.session, request.spec, request.client
         self.run = run
         self.client: Client = run.client(request.client)
-        self.works: dict[str, ClientWork[object, object]] = dict(
+        self.works: dict[str, AnyClientWork] = dict(
             run.works(rules.fewest_images(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))

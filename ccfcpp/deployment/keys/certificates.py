@@ -23,6 +23,7 @@ try:
         Encoding,
         NoEncryption,
         PrivateFormat,
+        PublicFormat,
         load_pem_private_key,
         load_ssh_private_key,
     )
@@ -42,10 +43,8 @@ _LONGEST_HOST = 253
 _AUTHORITY = x509.Name.from_rfc4514_string("CN=ccfcpp authority")
 # The host is in the extension for it; a common name would hold 64 characters at most.
 _SERVER = x509.Name.from_rfc4514_string("CN=ccfcpp server")
-_ENCRYPTED, _OPENSSH = (
-    b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
-    b"-----BEGIN OPENSSH PRIVATE KEY-----",
-)
+_ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+_OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _CLOCK_SKEW = timedelta(hours=1)
 """Certificates are valid from this time before now, since a client's clock may be behind."""
 _SOON = timedelta(days=14)
@@ -95,6 +94,11 @@ def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
     """Return a private key in PEM format (PKCS #8), encrypted if a passphrase is given."""
     sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
+
+
+def public_pem(key: PublicKey) -> bytes:
+    """Return a public key in PEM format (``SubjectPublicKeyInfo``), as Flower registers it."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def certificate_pem(certificate: Certificate) -> bytes:
@@ -199,9 +203,8 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"the authority in {folder} cannot be read ({error}): get it again") from (
-            error
-        )
+        why = f"the authority in {folder} cannot be read ({error}): get it again"
+        raise UsageError(why) from error
     if certificate.public_key() != key.public_key():
         raise UsageError(f"{key_file} is not the key to {file}: put the two together that belong")
     if certificate.not_valid_after_utc <= datetime.now(UTC):
@@ -244,10 +247,8 @@ def check_server(file: Path, authority: Path) -> str:
     Raises:
         UsageError: The certificate has expired, or the authority has not signed it.
     """
-    certificate, renew = (
-        read_certificate(file),
-        "renew it with ccfcpp keys renew server, beside ca.key",
-    )
+    certificate = read_certificate(file)
+    renew = "renew it with ccfcpp keys renew server, beside ca.key"
     end = certificate.not_valid_after_utc
     left = end - datetime.now(UTC)
     if not is_signed_by(certificate, read_certificate(authority)):

@@ -48,12 +48,7 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import (
-    SignedRoster,
-    public_file,
-    roster_keys,
-    signed_file,
-)
+from ccfcpp.deployment.keys.roster import SignedRoster, public_file, read_roster, signed_file
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Host names that every server certificate includes, so that local clients can connect."""
@@ -131,7 +126,7 @@ def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
         The signed roster, and its file, beside the roster's folder.
     """
     _, authority = read_authority(folder)
-    signed, path = SignedRoster.sign(roster_keys(roster), authority), signed_file(roster)
+    signed, path = SignedRoster.sign(read_roster(roster), authority), signed_file(roster)
     write_atomically(path, signed.content)
     return signed, path
 
@@ -152,7 +147,7 @@ def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
     Raises:
         UsageError: There is no signed file for these clients, and no authority's key to sign one.
     """
-    keys, path, is_here = roster_keys(roster), signed_file(roster), (folder / "ca.key").exists()
+    keys, path, is_here = read_roster(roster), signed_file(roster), (folder / "ca.key").exists()
     signed = _read_signed(path, keys, read_certificate(folder / "ca.crt"))
     if signed is None and not is_here:
         raise UsageError(

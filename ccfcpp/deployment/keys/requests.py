@@ -30,7 +30,7 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import parse_roster_line, public_file, roster_keys, roster_line
+from ccfcpp.deployment.keys.roster import parse_roster_line, public_file, read_roster, roster_line
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
@@ -162,7 +162,7 @@ def accept_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
     """
     request = RosterRequest.read(file)
     path = public_path(roster, request.name)
-    known = roster_keys(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
+    known = read_roster(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
     there = known.pop(request.name, None)
     if request.key in known.values():
         raise UsageError(f"the key of {file} is on the roster under another name: refuse it")

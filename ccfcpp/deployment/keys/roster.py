@@ -22,7 +22,7 @@ from ccfcpp.deployment.keys.certificates import (
     check_signature,
     sign,
 )
-from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name, public_path
+from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
 
 _TITLE = b"ccfcpp roster "
 """Prefix of the file and of the signed content, so that no other signature is valid here."""
@@ -97,36 +97,16 @@ def roster_names(folder: Path) -> set[str]:
     return {name.removesuffix(PUBLIC_SUFFIX) for name in names if name.endswith(PUBLIC_SUFFIX)}
 
 
-def read_roster_key(folder: Path, name: str) -> bytes:
-    """Read the public key of one client from a roster's folder; return it in PEM format.
-
-    Raises:
-        UsageError: The file cannot be read, or holds no key on the curve P-384.
-    """
-    return _as_pem(_read_key(public_path(folder, name)))
-
-
-def read_roster(folder: Path) -> dict[str, bytes]:
+def read_roster(folder: Path) -> dict[str, PublicKey]:
     """Read the public keys of all clients from a roster's folder, with files ``NAME.pub``.
 
     Returns:
-        The keys by the client's name, sorted by name, in PEM format (``SubjectPublicKeyInfo``), as
-        Flower registers them.
+        The keys by the client's name, sorted by name.
 
     Raises:
         UsageError: There is no such folder, it is empty, a file cannot be read, or two clients have
             the same key.
     """
-    return {name: _as_pem(key) for name, key in roster_keys(folder).items()}
-
-
-def _as_pem(key: PublicKey) -> bytes:
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return key.public_bytes(serialization.Encoding.PEM, form)
-
-
-def roster_keys(folder: Path) -> dict[str, PublicKey]:
-    """Read all clients' keys from a roster's folder, by name; errors as in ``read_roster``."""
     if not folder.is_dir():
         raise UsageError(
             f"there is no roster {folder}: make a folder, and put the clients' .pub files there"
@@ -136,7 +116,7 @@ def roster_keys(folder: Path) -> dict[str, PublicKey]:
     for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")):
         name = path.name.removesuffix(PUBLIC_SUFFIX)
         check_client_name(name)
-        keys[name] = _read_key(path)
+        keys[name] = read_public_key(path)
         owner = owners.setdefault(_format_key(keys[name]), name)
         if owner != name:
             raise UsageError(
@@ -148,7 +128,12 @@ def roster_keys(folder: Path) -> dict[str, PublicKey]:
     return keys
 
 
-def _read_key(path: Path) -> PublicKey:
+def read_public_key(path: Path) -> PublicKey:
+    """Read a client's public key from its file.
+
+    Raises:
+        UsageError: The file cannot be read, or holds no key on the curve P-384.
+    """
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

@@ -18,6 +18,8 @@ ANSWERS = {"/v1/fleet/pull-object": 8 * 2**20, PULL: 2**20}
 """Largest response bodies, in bytes by path; ``SMALL`` for all other calls."""
 SIGNATURE = "ccfcpp-signature"
 """Header with the signature of ``signed_part``. Flower's own signature covers only the time."""
+CLOSES = "the server closes"
+"""Text of the gate's response at the end of a run."""
 UNSIGNED = "the call is not signed"
 """Text of the response if the signature is missing or wrong."""
 

@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from ccfcpp.core.config import Section
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec, Size, Text
+from ccfcpp.deployment.link.server_status import Number
 from ccfcpp.engine.payload import PayloadError, pack, unpack
 
 T = TypeVar("T")
@@ -34,7 +35,6 @@ class MessageError(ValueError):
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Version = Annotated[str, Field(pattern=r"^([0-9]{1,7}\.[0-9]{1,7}\.[0-9a-f]{32})?$")]
-Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 def new_token() -> str:

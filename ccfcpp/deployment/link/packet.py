@@ -55,19 +55,3 @@ class Link(Protocol):
 
         It is None if the response has not arrived yet, and ``Undelivered`` if it never will.
         """
-
-
-class NoClients:
-    """Link without clients, for a run that is built but never started."""
-
-    def online(self) -> Mapping[str, int]:
-        """Return an empty mapping, since no client is online."""
-        return {}
-
-    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Return None, since no client is online."""
-        return None
-
-    def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return None, since no response can come."""
-        return None

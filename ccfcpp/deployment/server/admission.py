@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import format_count
@@ -17,39 +18,30 @@ _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
 """Largest number of classes of a client, and largest total length of all clients' class names."""
 
 
+@dataclass
 class Admission:
     """Clients that may take part in a run, chosen by facts on their data (number, type, classes).
 
     A client with invalid or unsuitable facts is refused, so that the others can run without it.
 
-    Args:
+    Attributes:
         names: Names of all clients that may take part.
         least: Smallest number of clients that must take part; None: all that can.
         observer: Notified of each client.
         required: Facts whose type of samples (images, or vectors of some length and encoder) all
             clients must match; None: the majority decides.
         classes: All classes that a client may have; None: any.
-
-    Attributes:
         facts: Facts of the clients that can take part, by name.
         refused: Names of the clients that cannot take part.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        least: int | None,
-        observer: Observer,
-        required: Facts | None = None,
-        classes: Collection[str] | None = None,
-    ) -> None:
-        self.names = names
-        self.least = least
-        self.observer = observer
-        self.required = required
-        self.classes = classes
-        self.facts: dict[str, Facts] = {}
-        self.refused: set[str] = set()
+    names: Sequence[str]
+    least: int | None
+    observer: Observer
+    required: Facts | None = None
+    classes: Collection[str] | None = None
+    facts: dict[str, Facts] = field(default_factory=dict, init=False)
+    refused: set[str] = field(default_factory=set, init=False)
 
     @property
     def waiting(self) -> list[str]:
@@ -71,7 +63,10 @@ class Admission:
         if len(self.facts) >= wanted:
             return True
         if len(self.names) - len(self.refused) < wanted or not self.waiting:
-            raise UsageError(self._why_not(wanted))
+            raise UsageError(
+                f"{len(self.refused)} of {len(self.names)} clients cannot take part, and the run "
+                f"needs {wanted}: see their reasons above"
+            )
         return False
 
     def record_answer(self, name: str, request: Request, packet: Packet) -> None:
@@ -141,12 +136,6 @@ class Admission:
                 f"it names {len(facts.classes):,} classes; a client may name {_MOST_CLASSES:,}, "
                 f"and all together may have {_MOST_LETTERS:,} letters"
             )
-
-    def _why_not(self, wanted: int) -> str:
-        return (
-            f"{len(self.refused)} of {len(self.names)} clients cannot take part, and the run needs "
-            f"{wanted}: see their reasons above"
-        )
 
 
 def _sample_type(facts: Facts) -> tuple[object, ...]:

@@ -27,12 +27,9 @@ _MOST_PATH = 100
 """Longest path of a Unix socket, in bytes, that every system accepts."""
 _POLL = 0.1
 
-Answer = Callable[[str], Json]
-"""Returns the answer to one of ``REQUESTS``."""
-
 
 @contextmanager
-def serve_control(run: Path, answer: Answer) -> Iterator[Path]:
+def serve_control(run: Path, answer: Callable[[str], Json]) -> Iterator[Path]:
     """Answer an operator's requests, over a socket in the run's folder, within the context.
 
     Args:
@@ -66,7 +63,7 @@ def serve_control(run: Path, answer: Answer) -> Iterator[Path]:
 
 
 @contextmanager
-def _listen(folder: Path, answer: Answer) -> Iterator[None]:
+def _listen(folder: Path, answer: Callable[[str], Json]) -> Iterator[None]:
     class Handler(socketserver.StreamRequestHandler):
         timeout = _SECONDS
 

@@ -14,7 +14,7 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import write_atomically
-from ccfcpp.deployment.link.packet import NoClients
+from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.run import DeployedRun
@@ -157,8 +157,21 @@ def _dry_run(config: RunConfig, command: str, clients: int, shape: tuple[int, ..
     }
     spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
     members = tuple(Member(number, str(number), _MANY) for number in range(clients))
-    run = Enrolment("", spec, members, 0.0).make_run(config, Channel(NoClients()))
+    run = Enrolment("", spec, members, 0.0).make_run(config, Channel(_NoClients()))
     run.algorithm.initial_state(run.randomness)
+
+
+class _NoClients:
+    """Link without clients, for a run that is built but never started."""
+
+    def online(self) -> dict[str, int]:
+        return {}
+
+    def push(self, node: int, packet: Packet, seconds: float) -> None:
+        pass
+
+    def pull(self, ticket: str) -> None:
+        pass
 
 
 def first_spec(command: str, config: Tree) -> RunSpec:

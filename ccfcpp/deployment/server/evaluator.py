@@ -6,6 +6,7 @@ cluster, or by class and predicted class, and send these tables.
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,10 +38,11 @@ _AFTER_THE_ROUND = 10**6
 """Index in the round of the exchange ``counts``, larger than that of any other exchange."""
 
 
+@dataclass(eq=False)
 class CountsEvaluator(Evaluator[Any]):
     """Evaluator that computes scores from the clients' contingency tables.
 
-    Args:
+    Attributes:
         config: Configuration of the run.
         spec: Description of the run.
         algorithm: The run's algorithm.
@@ -50,18 +52,13 @@ class CountsEvaluator(Evaluator[Any]):
         skipped: Number of files that clients have left out.
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig | ClassifyConfig,
-        spec: RunSpec,
-        algorithm: AnyAlgorithm,
-        members: Sequence[Member],
-        absent: int,
-        deployed: Deployed,
-        skipped: int,
-    ) -> None:
-        self.config, self.spec, self.algorithm, self.deployed = config, spec, algorithm, deployed
-        self._members, self._absent, self._skipped = members, absent, skipped
+    config: ClusterConfig | ClassifyConfig
+    spec: RunSpec
+    algorithm: AnyAlgorithm
+    members: Sequence[Member]
+    absent: int
+    deployed: Deployed
+    skipped: int
 
     def describe(self) -> Json:
         """Return facts on the run's method, data and clients, for ``summary.json``."""
@@ -72,13 +69,13 @@ class CountsEvaluator(Evaluator[Any]):
             "deployed": True,
             "unit": self.spec.unit,
             "samples": self.spec.samples,
-            "skipped": self._skipped,
-            "held": sum(member.samples for member in self._members),
+            "skipped": self.skipped,
+            "held": sum(member.samples for member in self.members),
             "classes": len(self.spec.classes),
             "seed": config.seed,
-            "clients": len(self._members) + self._absent,
-            "connected": len(self._members),
-            "disconnected": self._absent,
+            "clients": len(self.members) + self.absent,
+            "connected": len(self.members),
+            "disconnected": self.absent,
             "kinds": list(self.spec.kinds),
             "device": str(self.deployed.device),
         }
@@ -101,7 +98,7 @@ class CountsEvaluator(Evaluator[Any]):
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
         if not due or not knows:
             return {}
-        tables, _ = self._collect_counts(number, self._sent_to_count(state), self._members)
+        tables, _ = self._collect_counts(number, self._sent_to_count(state), self.members)
         table = sum_tables(tables)
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
@@ -125,8 +122,8 @@ class CountsEvaluator(Evaluator[Any]):
         table = sum_tables(counts)
         scores: Json = {} if table is None else table_scores(table, self.spec.command == "cluster")
         reached = {
-            "counted_clients": [m.name for m in self._members if m.id in counts],
-            "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
+            "counted_clients": [m.name for m in self.members if m.id in counts],
+            "without_model": {m.name: str(missing[m.id]) for m in self.members if m.id in missing},
         }
         if isinstance(algorithm, FederatedClassification):
             return Results({"accuracy": None, **scores, **reached}, pack(state), arrays=arrays)
@@ -172,7 +169,7 @@ class CountsEvaluator(Evaluator[Any]):
         self, message: object
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
         """Run the exchange ``counts`` after the last round; for a while, ask late clients again."""
-        deployed, waiting = self.deployed, self._members
+        deployed, waiting = self.deployed, self.members
         rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger
         counts: dict[int, Tensor] = {}
@@ -180,7 +177,7 @@ class CountsEvaluator(Evaluator[Any]):
         reported: Sequence[Member] = ()
         while True:
             left = max(0.0, until - time.monotonic())
-            deployed.wait_at_most(min(left, _LOOK))
+            deployed.patience = min(left, _LOOK)
             tables, reasons = self._collect_counts(rounds, message, waiting)
             asked = {member.id for member in waiting}
             counts |= tables

@@ -15,38 +15,10 @@ from flwr.app import ArrayRecord, Message
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.flower import MESSAGE_TYPE, decode_packet, payload_record, to_records
-from ccfcpp.deployment.link.flower_internals import (
-    ObjectTree,
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    now,
-    remove_content_from_message,
-)
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet, Undelivered
-from ccfcpp.deployment.server.flower_internals import (
-    FLWR_IN_MEMORY_DB_NAME,
-    NOOP_ACCOUNT_NAME,
-    NOOP_FEDERATION_ID,
-    NOOP_FLWR_AID,
-    SUPERLINK_NODE_ID,
-    InMemoryObjectStore,
-    LinkState,
-    LinkStateFactory,
-    Metadata,
-    NodeInfo,
-    NodeStatus,
-    NoOpFederationManager,
-    ObjectStoreFactory,
-    TaskType,
-    get_object_children_ids_from_object_content,
-    make_message,
-)
+from ccfcpp.deployment.server import flower_internals as flower
 
-_GONE = Undelivered("its node is gone")
-_RESTARTED = Undelivered("its node has been started again")
 _EXPIRED = Undelivered("it was asked too long ago")
-_IN_PARTS = Undelivered("its answer did not arrive whole")
 
 
 @dataclass(frozen=True)
@@ -58,20 +30,20 @@ class _Sent:
     until: float
 
 
-class _BoundedStore(InMemoryObjectStore):
+class _BoundedStore(flower.InMemoryObjectStore):
     """Flower's store of message parts (objects), with a limit per message and complete deletion."""
 
     def __init__(self) -> None:
         super().__init__()
         self._registered_with: dict[str, list[str]] = {}
 
-    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+    def preregister(self, run_id: int, object_tree: flower.ObjectTree) -> list[str]:
         """Register the objects (parts) of a message before they arrive; return the IDs of new ones.
 
         Raises:
             ValueError: There are too many objects, or the message had others before.
         """
-        parts = list(islice(iterate_object_tree(object_tree), MOST_PARTS + 1))
+        parts = list(islice(flower.iterate_object_tree(object_tree), MOST_PARTS + 1))
         if len(parts) > MOST_PARTS:
             raise ValueError(f"a message has more than {MOST_PARTS} objects")
         root = object_tree.object_id
@@ -85,7 +57,7 @@ class _BoundedStore(InMemoryObjectStore):
         """Store an object's content; the list of parts in it replaces the registered list."""
         with self.lock_store:
             super().put(object_id, object_content)
-            named = get_object_children_ids_from_object_content(object_content)
+            named = flower.get_object_children_ids_from_object_content(object_content)
             entry, parts = self.store[object_id], [name for name in named if name in self.store]
             for name, count in (*product(entry.child_object_ids, [-1]), *product(parts, [1])):
                 self.store[name].ref_count += count
@@ -116,19 +88,20 @@ class Fleet:
     def __init__(
         self, roster: Mapping[str, bytes], admitted: Callable[[], Container[str]] | None = None
     ) -> None:
-        memory = FLWR_IN_MEMORY_DB_NAME
-        objects = ObjectStoreFactory(memory)
+        memory = flower.FLWR_IN_MEMORY_DB_NAME
+        objects = flower.ObjectStoreFactory(memory)
         objects.store_instance = _BoundedStore()
-        self.factory = LinkStateFactory(memory, NoOpFederationManager(), objects)
+        self.factory = flower.LinkStateFactory(memory, flower.NoOpFederationManager(), objects)
         self.announce: Callable[[str], None] = lambda name: None
         self.status: Callable[[], str] = str
         self._names = {b64encode(key): name for name, key in roster.items()}
         self._admitted = admitted or (lambda: roster)
         self._last_calls: dict[str, float] = {}
-        self._state: LinkState = self.factory.state()
+        self._state: flower.LinkState = self.factory.state()
         self._run, self._task = _start_run(self._state)
+        owner = flower.NOOP_FLWR_AID, flower.NOOP_ACCOUNT_NAME
         for name, key in roster.items():
-            self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0.0, name=name)
+            self._state.create_node(*owner, key, 0.0, name=name)
         self._sent: dict[str, _Sent] = {}
         self._replies: dict[str, str] = {}
         self._delivered: set[str] = set()
@@ -158,11 +131,11 @@ class Fleet:
         ticket: str = message.metadata.message_id
         session = self._state.start_session(self._run)
         stored, missing = self._state.store_message_and_object_tree(
-            remove_content_from_message(message), get_object_tree(message), session
+            flower.remove_content_from_message(message), flower.get_object_tree(message), session
         )
         if not stored:
             return None
-        objects = get_all_nested_objects(message)
+        objects = flower.get_all_nested_objects(message)
         for name in missing:
             self._state.store_object(self._run, session, name, objects[name].deflate())
         receiver, until = self._node(node), time.monotonic() + seconds
@@ -200,28 +173,25 @@ class Fleet:
         admitted = self._admitted()
         for key, name in list(self._names.items()):
             if name not in admitted:
-                self._remove_client(key)
-
-    def _remove_client(self, key: bytes) -> None:
-        """Remove a client, given by its public key, so that all its further calls are refused."""
-        del self._names[key]
-        node = self._state.get_node_id_by_public_key(b64decode(key))
-        if node is not None:
-            self._state.delete_node(NOOP_FLWR_AID, node)
+                # All its further calls are refused.
+                del self._names[key]
+                node = self._state.get_node_id_by_public_key(b64decode(key))
+                if node is not None:
+                    self._state.delete_node(flower.NOOP_FLWR_AID, node)
 
     def _message(self, node: int, packet: Packet, seconds: float) -> Message:
-        metadata = Metadata(
+        metadata = flower.Metadata(
             run_id=self._run,
             message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
+            src_node_id=flower.SUPERLINK_NODE_ID,
             dst_node_id=node,
             reply_to_message_id="",
             group_id="",
-            created_at=now().timestamp(),
+            created_at=flower.now().timestamp(),
             ttl=seconds,
             message_type=MESSAGE_TYPE,
         )
-        message = make_message(metadata, to_records(packet.header, self._payload_of(packet)))
+        message = flower.make_message(metadata, to_records(packet.header, self._payload_of(packet)))
         message.metadata.__dict__["_message_id"] = message.object_id
         return message
 
@@ -236,10 +206,11 @@ class Fleet:
         """Return why a message can get no reply, as after a reconnection; None if it can."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
-            return _RESTARTED
-        return None if node.status == NodeStatus.ONLINE else _GONE
+            return Undelivered("its node has been started again")
+        is_online = node.status == flower.NodeStatus.ONLINE
+        return None if is_online else Undelivered("its node is gone")
 
-    def _node(self, number: int) -> NodeInfo:
+    def _node(self, number: int) -> flower.NodeInfo:
         (node,) = self._state.get_node_info(node_ids=[number])
         return node
 
@@ -272,11 +243,11 @@ class Fleet:
                 continue
             content = self._state.get_object(self._run, part)
             if content is None:
-                return _IN_PARTS
+                return Undelivered("its answer did not arrive whole")
             if not content:
                 return None
             contents[part] = content
-            waiting += get_object_children_ids_from_object_content(content)
+            waiting += flower.get_object_children_ids_from_object_content(content)
             if len(contents) > MOST_PARTS or sum(map(len, contents.values())) > MOST_BYTES:
                 return Packet(b"")
         # An empty packet will be refused as invalid.
@@ -290,11 +261,10 @@ class Fleet:
             self._state.object_store.delete(name)
 
 
-def _start_run(state: LinkState) -> tuple[int, int]:
+def _start_run(state: flower.LinkState) -> tuple[int, int]:
     """Start a run of Flower, and return its number and that of its task."""
-    run = state.create_run(
-        None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
-    )
+    owner, kind = flower.NOOP_FLWR_AID, flower.TaskType.SERVER_APP
+    run = state.create_run(None, None, None, {}, flower.NOOP_FEDERATION_ID, None, owner, kind)
     (info,) = state.get_run_info(run_ids=[run])
     task = info.primary_task_id
     if task is None or state.claim_task(task) is None or not state.activate_task(task):

@@ -23,39 +23,20 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, HTTPException
+from starlette import status
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.status import (
-    HTTP_200_OK,
-    HTTP_401_UNAUTHORIZED,
-    HTTP_403_FORBIDDEN,
-    HTTP_412_PRECONDITION_FAILED,
-)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, UNSIGNED, signed_part
-from ccfcpp.deployment.link.flower_internals import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    PushMessagesRequest,
-    now,
-)
 from ccfcpp.deployment.link.server_status import HEADER, STRANGER
+from ccfcpp.deployment.server import flower_internals as flower
 from ccfcpp.deployment.server.clock import BEAT
 from ccfcpp.deployment.server.fleet import Fleet
-from ccfcpp.deployment.server.flower_internals import (
-    NodeAuthMiddleware,
-    ProtobufTranslationMiddleware,
-    PushMessagesResponse,
-    bytes_to_public_key,
-    http_error_translator,
-    router,
-    verify_signature,
-)
+from ccfcpp.deployment.server.gate import HTTP_SERVER, wait_for_disconnect
 
 _HOLD = 10.0
 """Seconds until a client's request for messages is answered if there is none."""
@@ -70,16 +51,16 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
     app = FastAPI(
         openapi_url=None,
         middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
+            Middleware(BaseHTTPMiddleware, dispatch=flower.http_error_translator),
+            Middleware(flower.ProtobufTranslationMiddleware),
+            Middleware(flower.NodeAuthMiddleware),
             Middleware(BaseHTTPMiddleware, dispatch=_refuse_non_replies),
         ],
     )
     app.state.fleet, app.state.linkstate_factory = fleet, fleet.factory
     app.state.enable_supernode_auth = True
     app.router.routes.extend(
-        route for route in router.routes if getattr(route, "path", "") in PATHS
+        route for route in flower.router.routes if getattr(route, "path", "") in PATHS
     )
     return _SignedCalls(app, fleet)
 
@@ -87,19 +68,17 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
 async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Refuse clients' messages that are no replies: Flower would take them for the server's own."""
     pushed = getattr(request.state, "protobuf_request", None)
-    if isinstance(pushed, PushMessagesRequest):
+    if isinstance(pushed, flower.PushMessagesRequest):
         messages = [message.metadata for message in pushed.messages_list]
         roots = [tree.object_id for tree in pushed.message_object_trees]
         node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in messages)
-        senders, names = (
-            [each.src_node_id for each in messages],
-            [each.message_id for each in messages],
-        )
+        senders = [each.src_node_id for each in messages]
+        names = [each.message_id for each in messages]
         if not ticket or senders != [node] or roots != names:
-            raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+            raise HTTPException(status.HTTP_403_FORBIDDEN, "it is no reply of this client")
         if not request.app.state.fleet.expects_reply(node, ticket, *names):
             # The request has expired or is answered already: the reply is dropped.
-            request.state.protobuf_response = PushMessagesResponse()
+            request.state.protobuf_response = flower.PushMessagesResponse()
             return Response()
     return await call_next(request)
 
@@ -122,14 +101,13 @@ class _SignedCalls:
         if path not in PATHS:
             await self._app(scope, receive, send)  # responds with status 404
             return
-        name = self._fleet.name_of(_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER))
+        name = self._fleet.name_of(_header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER))
         # One large body at a time for each client, to limit memory.
         async with self._turns[name] if path in LARGE else nullcontext():
-            body = (
-                None if path in LARGE and not self._is_signed(scope) else await _read_body(receive)
-            )
+            may_read = path not in LARGE or self._is_signed(scope)
+            body = await _read_body(receive) if may_read else None
             if body is None or not self._is_signed(scope, body):
-                refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
+                refusal = PlainTextResponse(f"{UNSIGNED}\n", status.HTTP_401_UNAUTHORIZED, _CLOSE)
                 await refusal(scope, receive, send)
             elif path == PULL and name is not None:
                 await self._pull(name, scope, body, receive, send)
@@ -141,7 +119,7 @@ class _SignedCalls:
     ) -> None:
         """Answer a client's call for messages once there is one, or after ``_HOLD`` seconds."""
         arrival, has_message = self._arrivals[name], False
-        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        gone = asyncio.create_task(wait_for_disconnect(receive))
         arrived = asyncio.create_task(arrival.wait())
         try:
             await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
@@ -168,29 +146,30 @@ class _SignedCalls:
 
         With ``body=None`` only the call's time must be signed, by a client of this fleet.
         """
-        key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
+        key = _header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER)
+        stamp = _header(scope, flower.TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
             return False
-        name = FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
+        name = flower.FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
         try:
             content = stamp if body is None else signed_part(scope["path"], stamp.decode(), body)
-            public, signature = bytes_to_public_key(b64decode(key)), b64decode(_header(scope, name))
-            return verify_signature(public, content, signature)
+            public, signature = b64decode(key), b64decode(_header(scope, name))
+            return flower.verify_signature(flower.bytes_to_public_key(public), content, signature)
         except Exception:  # Untrusted bytes can make parsers fail in any way.
             return False
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that adds headers: the server's time and, on success, its progress."""
-        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
+        key = _header(scope, flower.FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                more = [(b"date", format_datetime(now(), usegmt=True).encode())]
-                status = message["status"]
-                if status == HTTP_200_OK:
+                more = [(b"date", format_datetime(flower.now(), usegmt=True).encode())]
+                code, own = message["status"], self._fleet.name_of(key)
+                if code == status.HTTP_200_OK:
                     self._fleet.record_call(key)
                     more.append((HEADER.encode(), self._fleet.status().encode()))
-                elif status == HTTP_412_PRECONDITION_FAILED and self._fleet.name_of(key) is None:
+                elif code == status.HTTP_412_PRECONDITION_FAILED and own is None:
                     more.append((HEADER.encode(), STRANGER.encode()))
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
@@ -227,11 +206,6 @@ def _replay(body: bytes) -> Receive:
     return receive_again
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 @contextmanager
 def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
     """Serve the HTTP API for a fleet's clients at a Unix socket, in a thread, within the context.
@@ -242,20 +216,10 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
         log: File for Flower's warnings and errors.
     """
     _redirect_flower_log(log)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            fleet_app(fleet),
-            uds=str(path),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="error",
-            date_header=False,
-            timeout_graceful_shutdown=1,
-        )
+    config = uvicorn.Config(
+        fleet_app(fleet), uds=str(path), timeout_graceful_shutdown=1, **HTTP_SERVER
     )
+    server = uvicorn.Server(config)
     over = threading.Event()
 
     def keep_alive() -> None:
@@ -283,8 +247,6 @@ def _redirect_flower_log(log: Path) -> None:
     """Write Flower's warnings and errors to a file, in place of its usual log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    logger.addHandler(logging.FileHandler(log))
+    logger.handlers = [logging.FileHandler(log)]
     logger.setLevel(logging.WARNING)
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""Undocumented parts of Flower that only the server needs; the import takes a second."""
+"""Undocumented parts of Flower that the server needs; the import takes a second."""
 
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
@@ -17,3 +17,16 @@ from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
+
+from ccfcpp.deployment.link.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    ObjectTree,
+    PushMessagesRequest,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    now,
+    remove_content_from_message,
+)

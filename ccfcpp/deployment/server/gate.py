@@ -8,17 +8,22 @@ The gate does not authenticate clients. The server behind it does, by the signat
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from typing import Any
 
 import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, SMALL
+from ccfcpp.deployment.link.fleet_calls import CLOSES, LARGE, PATHS, PULL, SIGNATURE, SMALL
 from ccfcpp.deployment.link.server_status import HEADER
 
-MOST_BYTES = max(LARGE.values())
-"""The largest body of any request, in bytes."""
+HTTP_SERVER: dict[str, Any] = {
+    # The alternative, httptools, accepts headers of any length and hides absolute URLs.
+    **{"http": "h11", "ws": "none", "lifespan": "off", "log_config": None, "log_level": "error"},
+    **{"access_log": False, "date_header": False},  # the date is the fleet's
+}
+"""uvicorn's settings of the gate's HTTP server and of the fleet's."""
 OPEN = {path.encode(): path for path in PATHS}
 """The allowed paths: as received, in bytes, and as forwarded."""
 
@@ -49,15 +54,13 @@ class Gate:
     Args:
         link: HTTP client for the socket of the server's API for clients (the fleet). It must not
             follow redirections or use a proxy.
-        most_bytes: The largest body of any request, in bytes.
 
     Attributes:
         closing: Whether the server is closing, so that waiting requests are refused.
     """
 
-    def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, link: httpx.AsyncClient) -> None:
         self.link = link
-        self.most_bytes = most_bytes
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,11 +86,8 @@ class Gate:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the response that refuses a request; None if it may be forwarded."""
-        if (
-            request.method != "POST"
-            or request.scope["raw_path"] not in OPEN
-            or request.scope["query_string"]
-        ):
+        names_call = request.scope["raw_path"] in OPEN and not request.scope["query_string"]
+        if request.method != "POST" or not names_call:
             return _refused(404, "there is no such call")
         given = [name for name in request.headers if name in _REQUEST_HEADERS]
         in_two_ways = {"content-length", "transfer-encoding"} <= set(request.headers)
@@ -96,15 +96,12 @@ class Gate:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return _refused(400, "the length of the body is no number")
-        most = self._max_bytes(request)
+        most = _max_bytes(request)
         return _too_large(most) if int(length) > most else None
-
-    def _max_bytes(self, request: Request) -> int:
-        return min(self.most_bytes, LARGE.get(request.url.path, SMALL))
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
         """Forward a request; return the response, with its body unread, or one with an error."""
-        most = self._max_bytes(request)
+        most = _max_bytes(request)
         body = _limited(request.stream(), most)
         try:
             if request.url.path == PULL:
@@ -127,14 +124,14 @@ class Gate:
         disconnected, the message would be lost.
         """
         asking = asyncio.create_task(self._forward(request, body))
-        going = asyncio.create_task(_wait_for_disconnect(request))
+        going = asyncio.create_task(wait_for_disconnect(request.receive))
         try:
             while not asking.done():
                 await asyncio.wait({asking, going}, timeout=_LOOK, return_when="FIRST_COMPLETED")
                 if going.done():
                     raise ClientDisconnect
                 if self.closing:
-                    return _refused(503, "the server closes")
+                    return _refused(503, CLOSES)
             return await asking
         finally:
             asking.cancel()
@@ -156,8 +153,13 @@ class Gate:
         return answer
 
 
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+def _max_bytes(request: Request) -> int:
+    return LARGE.get(request.url.path, SMALL)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Receive what a client sends, and drop it, until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 

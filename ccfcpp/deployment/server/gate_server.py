@@ -16,7 +16,7 @@ import uvicorn
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.server.connections import ConnectionLimiter, ConnectionLimits
-from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
+from ccfcpp.deployment.server.gate import HTTP_SERVER, Gate
 
 TO_FINISH = 5
 """Seconds within which requests must end when the gate closes."""
@@ -38,7 +38,6 @@ class GateSetting:
         port: Port to listen on; 0: any free one.
         keys: Paths of the server's key files.
         behind: Path of the Unix socket to which the gate forwards calls.
-        most_bytes: The largest body of a request, in bytes.
         limits: Limits for connections.
         passphrase: Passphrase of the server's key; None if it is not encrypted.
     """
@@ -47,7 +46,6 @@ class GateSetting:
     port: int
     keys: ServerKeys
     behind: Path
-    most_bytes: int = MOST_BYTES
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     passphrase: str | None = field(default=None, repr=False)
 
@@ -56,7 +54,7 @@ class GateSetting:
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
     """Run a gate (HTTPS proxy) on a listening socket, in a thread, within the context."""
     link = _client(setting)
-    gate = Gate(link, setting.most_bytes)
+    gate = Gate(link)
     server = _server(setting, gate)
 
     async def serve() -> None:
@@ -87,7 +85,7 @@ def check_setting(setting: GateSetting) -> None:
     Raises:
         UsageError: A file is missing, or is not a certificate or its key.
     """
-    _server(setting, Gate(_client(setting), setting.most_bytes))
+    _server(setting, Gate(_client(setting)))
 
 
 def _client(setting: GateSetting) -> httpx.AsyncClient:
@@ -109,25 +107,22 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     certificate, key = setting.keys.certificate, setting.keys.key
     config = uvicorn.Config(
         gate,
-        # The alternative, httptools, accepts headers of any length and hides absolute URLs.
-        http="h11",
-        ws="none",
-        lifespan="off",
         ssl_certfile=certificate,
         ssl_keyfile=key,
         ssl_keyfile_password=setting.passphrase,
         proxy_headers=False,
         server_header=False,
-        date_header=False,  # the fleet's date is forwarded
-        access_log=False,
-        log_config=None,
-        log_level="error",
         timeout_graceful_shutdown=TO_FINISH,
+        **HTTP_SERVER,
     )
     try:
         config.load()
     except OSError as error:
-        raise _unusable(f"{certificate} with {key}", error) from error
+        # OpenSSL's errors are OSErrors, too, and name no file.
+        raise UsageError(
+            f"{certificate} with {key} cannot be used for TLS ({error.strerror or error}): make "
+            "them with ccfcpp keys"
+        ) from error
     return uvicorn.Server(config)
 
 
@@ -155,9 +150,3 @@ def open_socket(setting: GateSetting, patience: float = 0.0) -> socket.socket:
                     "give another port or address"
                 ) from error
             time.sleep(_TICK)
-
-
-def _unusable(what: object, error: OSError) -> UsageError:
-    # OpenSSL's errors are OSErrors, too, and name no file.
-    reason = error.strerror or str(error)
-    return UsageError(f"{what} cannot be used for TLS ({reason}): make them with ccfcpp keys")

@@ -93,16 +93,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         evaluator = CountsEvaluator(
             config, spec, algorithm, present, len(absent), self.deployed, skipped
         )
-        super().__init__(
-            setting,
-            algorithm,
-            side,
-            present,
-            around,
-            evaluator,
-            epilogue,
-            absent,
-        )
+        super().__init__(setting, algorithm, side, present, around, evaluator, epilogue, absent)
 
     def describe_setting(self) -> RunSetting:
         """Return the content of ``setting.json``, for the report; clients' labels are unknown."""
@@ -126,12 +117,12 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Deployed:
         """Return the transport to the clients; they keep their local states, not ``memories``."""
-        self.deployed.set_stop_check(should_stop)
+        self.deployed.stopped = should_stop
         return self.deployed
 
     def run_epilogue(
         self, federation: Federation[Any, Transport], state: Any
     ) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; wait at most ``Timeouts.linger`` for clients."""
-        self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
+        self.deployed.patience = self.deployed.channel.timeouts.linger
         return super().run_epilogue(federation, state)

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import is_encrypted, read_key
-from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.keys.certificates import PublicKey, is_encrypted, public_pem, read_key
+from ccfcpp.deployment.keys.files import ServerKeys, public_path
 from ccfcpp.deployment.keys.passphrases import read_passphrase
-from ccfcpp.deployment.keys.roster import read_roster, read_roster_key, roster_names
+from ccfcpp.deployment.keys.roster import read_public_key, read_roster, roster_names
 from ccfcpp.deployment.server.clock import steady_clock
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
@@ -33,14 +33,15 @@ def open_server(
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
-    files, names = ServerKeys.of(keys), read_roster(roster)
+    files, admitted = ServerKeys.of(keys), read_roster(roster)
     passphrase = None
     if is_encrypted(files.key):
         passphrase = read_passphrase(files.key)
         read_key(files.key, passphrase)  # its error is clearer than that of TLS
     # A temporary folder, since a socket's path must be short and its folder private.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        fleet, behind = Fleet(names, lambda: _unchanged_names(roster, names)), Path(place) / "fleet"
+        known = {name: public_pem(key) for name, key in admitted.items()}
+        fleet, behind = Fleet(known, lambda: _unchanged(roster, admitted)), Path(place) / "fleet"
         setting = GateSetting(host, port, files, behind, passphrase=passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
@@ -49,17 +50,18 @@ def open_server(
             yield fleet, listening
 
 
-def _unchanged_names(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
+def _unchanged(roster: Path, before: Mapping[str, PublicKey]) -> Set[str]:
     """Return the clients whose key in the folder ``roster`` is unchanged or cannot be read."""
     try:
         listed = roster_names(roster)
     except OSError:
         return before.keys()
-    return {n for n, key in before.items() if n in listed and not _has_other_key(roster, n, key)}
+    return {n for n in before if n in listed and _may_hold(public_path(roster, n), before[n])}
 
 
-def _has_other_key(roster: Path, name: str, key: bytes) -> bool:
+def _may_hold(path: Path, key: PublicKey) -> bool:
+    """Return whether a file holds a key, which it may if it cannot be read."""
     try:
-        return read_roster_key(roster, name) != key
+        return read_public_key(path) == key
     except (OSError, UsageError):
-        return False
+        return True

@@ -23,21 +23,11 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel, Standing
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import (
-    AbsentClientError,
-    Addressed,
-    Exchange,
-    RefusedUpdateError,
-    Task,
-)
+from ccfcpp.engine.exchange import AbsentClientError, Addressed, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply
 
 _Sent = tuple[Request, str] | AbsentClientError
 """A request with the ticket for its response, or the error why nothing was sent."""
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(eq=False)
@@ -52,7 +42,7 @@ class Deployed:
         exchanges: The run's exchanges, by name.
         device: Device of received tensors.
         session: How often the run was resumed.
-        stopped: Returns whether the run was asked to stop.
+        stopped: Returns whether the run was asked to stop; at first ``bool()``, which is False.
         patience: Seconds to wait while no client is available; infinite before the final exchanges.
         standings: Status of each client, by its number.
     """
@@ -63,7 +53,7 @@ class Deployed:
     exchanges: Mapping[str, Exchange[Any, Any]]
     device: torch.device
     session: int = 0
-    stopped: Callable[[], bool] = field(default_factory=lambda: _never, init=False)
+    stopped: Callable[[], bool] = field(default=bool, init=False)
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
@@ -81,14 +71,6 @@ class Deployed:
         until = time.monotonic() + self.channel.timeouts.answer
         for member, sent in zip(members, requests, strict=True):
             yield self._await_reply(exchange, member, sent, until)
-
-    def set_stop_check(self, stopped: Callable[[], bool]) -> None:
-        """Set the function that returns whether the run was asked to stop."""
-        self.stopped = stopped
-
-    def wait_at_most(self, seconds: float) -> None:
-        """Limit the time to wait while no client is available."""
-        self.patience = seconds
 
     def take_over(self, other: "Deployed") -> None:
         """Take over the status and late responses of clients from an earlier transport."""

@@ -14,11 +14,11 @@ from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.data import ImageData
 from ccfcpp.data.categories import code
-from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.reports.profile import distinctions, profile_table
 from ccfcpp.studies.report import report
 from tests.support.command import succeeded
+from tests.support.vectors import read_vectors
 
 CELLS = ("3", "-1.5", "0", "2000", "")
 ROWS = st.lists(
