@@ -55,6 +55,14 @@ def test_its_vectors_have_names_and_clients(reader: Reader) -> None:
     assert rows(reader.place / "runs/vectors/clusters.csv")[0]["name"] == "lisbon/sea/0.png"
 
 
+def test_its_systems_find_what_photos_show(reader: Reader) -> None:
+    found = {
+        row["method"]: float(row["nmi"]) for row in rows(reader.place / "runs/systems/table.csv")
+    }
+    assert found.keys() == {"fed-em", "fed-km", "k-fed", "spp-fgc"}
+    assert min(found.values()) > 0.5
+
+
 def test_its_page_shows_photos(reader: Reader) -> None:
     figures = reader.place / "runs" / "photos" / "figures"
     nearest = rows(figures / "nearest.csv")

@@ -468,7 +468,10 @@ def wait_for_rounds(metrics: Path, process: Fork) -> None:
         (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
-        (("--preset", "paper"), "--preset paper is refused: it should be 'default' or 'pub"),
+        (
+            ("--preset", "paper"),
+            "--preset paper is refused: it should be 'default', 'published', 'f",
+        ),
         (("--resume",), "--resume needs the folder"),
     ],
 )

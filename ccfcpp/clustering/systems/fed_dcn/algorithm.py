@@ -2,10 +2,11 @@
 
 Source: *FedDCN* (arXiv 2609.21829), "the paper", and its public code.
 
-Each client trains an autoencoder, and sends its decoder, and centroid, deviation and size of each
-cluster of latents. With samples that decoders make of latents near the centroids, and their UMAP
-embedding, the server trains the global autoencoder. In later rounds clients train it on own and as
-many synthetic samples, and the server averages it; then both run k-means, on latents and centroids.
+Each client trains an autoencoder, with latents near a UMAP embedding of its samples, and sends its
+decoder, and centroid, deviation and size of each cluster of latents. With samples that decoders
+make of latents near the centroids, and their embedding, the server trains the global autoencoder.
+In later rounds clients train it on own and as many synthetic samples, and the server averages it;
+then both run k-means, on latents and centroids.
 
 A decoder memorises samples of its client, which ``ccfcpp leakage`` measures. The server can draw
 any number of samples from it, and all clients get the synthetic ones. Later models give away what
@@ -18,7 +19,6 @@ there are labels, a run's summary has the best round by its scores beside the la
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any, Self
 
 import torch
@@ -32,9 +32,15 @@ from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, local_training_exchange
 from ccfcpp.clustering.systems.ccfc.server import ModelAggregation
-from ccfcpp.clustering.systems.fed_dcn.network import LocalClusters, Trainer, embed, part_of
+from ccfcpp.clustering.systems.fed_dcn.network import (
+    LocalClusters,
+    Pulls,
+    Trainer,
+    check_umap,
+    embed,
+    part_of,
+)
 from ccfcpp.clustering.systems.shallow.k_fed import LocalCentroids
-from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -47,10 +53,12 @@ from ccfcpp.models.state import random_state
 class DCNState(EncoderState):
     """State of the server, and without ``best`` the message to clients.
 
-    ``synthetic`` are uint8 images, and ``index`` is the least Davies-Bouldin index, of ``best``.
+    ``synthetic`` are uint8 images, ``targets`` their embedding, and ``index`` is the least
+    Davies-Bouldin index, of ``best``.
     """
 
     synthetic: Tensor | None = None
+    targets: Tensor | None = None
     best: EncoderState | None = None
     index: float | None = None
 
@@ -119,9 +127,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
 
     def initial_state(self, randomness: Randomness) -> DCNState:
         """Return random weights; refuse UMAP where it is not installed."""
-        if self.config.embedding == "umap" and find_spec("umap") is None:
-            needs = " needs umap-learn: pip install '.[umap]', or give dcn.embedding = none"
-            raise UsageError(KeyValue("dcn.embedding", "umap"), needs)
+        check_umap(self.config)
         drawn = randomness.generator("model")
         return DCNState(random_state(self.dcn.make_model, drawn, self.problem.device))
 
@@ -136,29 +142,31 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: own networks, training, and k-means."""
+        check_umap(self.config)
         works = (OWN_NETWORK, self._own), (TRAINING, self._train), (CENTROIDS, self._cluster)
         return ClientSide.of(*(EachClient(exchange, answer) for exchange, answer in works))
 
     def _own(self, known: DCNState, client: Client, source: Randomness) -> LocalClusters:
-        model, centroids = self.dcn.train(known.model, client.images, source)
+        targets = embed(client.images, self.config, source.integer("embedding"))
+        model, centroids = self.dcn.train(known.model, client.images, source, targets)
         return self.dcn.describe(model, client.images, centroids)
 
     def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
-        samples, to = _beside(known, client, source), (known.centroids, None)
+        samples, to = _beside(known, client, source)
         model, loss = self.dcn.descend(known.model, samples, self.config.local_epochs, source, to)
         return TrainingUpdate(model, len(client), loss)
 
     def _cluster(self, known: DCNState, client: Client, source: Randomness) -> LocalCentroids:
-        samples = _beside(known, client, source)
+        samples, _ = _beside(known, client, source)
         return LocalCentroids(self.dcn.find(known.model, samples, source, known.centroids))
 
     def begin(self, state: DCNState, sent: Sequence[LocalClusters], source: Randomness) -> DCNState:
         """Draw synthetic samples, embed them, and train the global autoencoder on them."""
-        synthetic, targets = self.dcn.draw(sent, source.generator("synthetic samples")), None
-        if self.config.embedding == "umap":
-            targets = embed(synthetic, self.config.latent, source.integer("embedding"))
+        synthetic = self.dcn.draw(sent, source.generator("synthetic samples"))
+        targets = embed(synthetic, self.config, source.integer("embedding"))
         model, centroids = self.dcn.train(state.model, synthetic, source, targets)
-        return replace(state, model=model, centroids=centroids, synthetic=synthetic)
+        state = replace(state, model=model, centroids=centroids)
+        return replace(state, synthetic=synthetic, targets=targets)
 
     def judge(self, state: DCNState, number: int) -> tuple[DCNState, Metrics]:
         """Return the state after a round and its index; after the last, the round to deliver."""
@@ -190,7 +198,12 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         return DCNState(part_of(state.model, "encoder"), centroids=state.centroids)
 
 
-def _beside(known: DCNState, client: Client, source: Randomness) -> Tensor:
+def _beside(known: DCNState, client: Client, source: Randomness) -> tuple[Tensor, Pulls]:
+    """Return a client's samples and as many synthetic ones, and the aims of their latents."""
     synthetic, generator = required_centroids(known.synthetic), source.generator("beside")
-    drawn = torch.randint(len(synthetic), (len(client),), generator=generator)
-    return torch.cat([client.images, synthetic[drawn.to(synthetic.device)]])
+    drawn = torch.randint(len(synthetic), (len(client),), generator=generator).to(synthetic.device)
+    targets = known.targets
+    if targets is not None:
+        own = targets.new_full((len(client), targets.shape[1]), torch.nan)
+        targets = torch.cat([own, targets[drawn]])
+    return torch.cat([client.images, synthetic[drawn]]), (known.centroids, targets)

@@ -12,9 +12,10 @@ class FedDCNConfig(DCNConfig):
     clustering: Weight = 0.18907
     """Weight of a latent's squared distance from its centroid; the mean squared error has 1."""
     geometry: Weight = 1.9452
-    """Weight of the mean squared difference of a latent from its target, at the server."""
+    """Weight of the mean squared difference of a latent from its target."""
     embedding: Literal["umap", "none"] = "umap"
-    """Source of these targets: ``umap`` (an extra) of the synthetic samples, or ``none``."""
+    """Source of these targets: ``umap`` (an extra) of a client's own samples in the first round and
+    of the synthetic ones later; or ``none``."""
     synthetic: Positive = 5000
     """Number of synthetic samples, drawn with the clients' decoders."""
     rounds: Positive = 76

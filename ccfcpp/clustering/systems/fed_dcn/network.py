@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +15,14 @@ from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
 from ccfcpp.clustering.systems.synthetic.deep_clustering import DeepClustering
 from ccfcpp.clustering.systems.synthetic.networks import Autoencoder
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
 from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState
 
+_ONE_AT_A_TIME = Lock()
+"""Held while UMAP runs, whose own threads do not bear several callers."""
 Maybe = Tensor | None
 Pulls = tuple[Maybe, Maybe]
 """Aims of latents: centroids of shape (k, latent), and a target of each, (samples, latent)."""
@@ -25,7 +30,7 @@ Pulls = tuple[Maybe, Maybe]
 
 @dataclass(frozen=True)
 class LocalClusters(CentroidUpdate):
-    """A client's decoder, and its clusters of latents; sizes count what is near the centroids."""
+    """A client's decoder, and its clusters of latents with their sizes and deviations."""
 
     decoder: ModelState
     deviations: Tensor
@@ -36,11 +41,12 @@ def fed_dcn_loss(config: FedDCNConfig, x: Tensor, outputs: Sequence[Tensor], to:
 
     γ is ``geometry``, β ``clustering``, and ``outputs`` f(x), (batch, latent), and g(f(x)), (batch,
     pixels). ``to`` has centroids, of which m is the nearest, and targets u; None: without its term.
+    Samples whose target is NaN are without that term.
     """
     (latents, shown), (centroids, targets) = outputs, to
     loss = F.mse_loss(shown, x)
-    if targets is not None:
-        loss = loss + config.geometry * F.mse_loss(latents, targets)
+    if targets is not None and bool((aimed := ~targets[:, 0].isnan()).any()):
+        loss = loss + config.geometry * F.mse_loss(latents[aimed], targets[aimed])
     if centroids is not None:
         own = centroids[nearest(latents.detach(), centroids)]
         loss = loss + config.clustering * (latents - own).square().sum(dim=1).mean()
@@ -100,14 +106,13 @@ class Trainer(DeepClustering):
         return model, self.find(model, x, source, centroids)
 
     def describe(self, model: ModelState, samples: Tensor, centroids: Tensor) -> LocalClusters:
-        """Describe clusters as the public code does: sizes count distances up to the deviation."""
+        """Describe clusters; a deviation is that of distances, and 1 of a single sample."""
         latents = self.encode(model, samples)
         labels = nearest(latents, centroids)
         distances = (latents - centroids[labels]).norm(dim=1)
         own = [distances[labels == cluster] for cluster in range(len(centroids))]
         deviations = torch.stack([d.std() if len(d) > 1 else d.new_ones(()) for d in own])
-        near = labels[distances <= deviations[labels]]
-        sizes = near.bincount(minlength=len(centroids)).clamp(min=1).double()
+        sizes = labels.bincount(minlength=len(centroids)).clamp(min=1).double()
         return LocalClusters(centroids, sizes, part_of(model, "decoder"), deviations.float())
 
     def decoders(
@@ -137,10 +142,26 @@ def part_of(model: ModelState, name: str) -> ModelState:
     return {entry: tensor for entry, tensor in model.items() if entry.startswith(f"{name}.")}
 
 
-def embed(samples: Tensor, dimensions: int, seed: int) -> Tensor:
-    """Embed images by UMAP, as the paper does: floats of shape (samples, dimensions)."""
+def check_umap(config: FedDCNConfig) -> None:
+    """Refuse ``dcn.embedding = umap`` where the extra is not installed."""
+    if config.embedding == "umap" and find_spec("umap") is None:
+        needs = " needs umap-learn: pip install '.[umap]', or give dcn.embedding = none"
+        raise UsageError(KeyValue("dcn.embedding", "umap"), needs)
+
+
+def embed(samples: Tensor, config: FedDCNConfig, seed: int) -> Maybe:
+    """Embed images by UMAP, as the public code does: floats of shape (samples, latent).
+
+    It is None without an embedding, and for too few images to have one.
+    """
+    if config.embedding == "none" or len(samples) < config.latent + 2:
+        return None
     from umap import UMAP  # Imported here: it is an extra, and takes seconds.
 
-    umap = UMAP(15, dimensions, min_dist=0.1, random_state=seed % 2**32, n_jobs=1)
-    found = umap.fit_transform(to_float(samples).flatten(1).cpu().numpy())
+    points, neighbours = to_float(samples).flatten(1).cpu().numpy(), min(15, len(samples) - 1)
+    with _ONE_AT_A_TIME:
+        threads, seed = torch.get_num_threads(), seed % 2**32
+        umap = UMAP(neighbours, config.latent, min_dist=0.1, random_state=seed, n_jobs=1)
+        found = umap.fit_transform(points)
+        torch.set_num_threads(threads)  # UMAP sets OpenMP's number to that of all cores
     return torch.from_numpy(found).to(samples.device)

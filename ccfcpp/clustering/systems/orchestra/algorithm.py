@@ -42,7 +42,8 @@ from ccfcpp.models.state import random_state
 
 TRAINING = local_training_exchange("training", with_centroids=True)
 GLOBAL = "global centroids"  # in models, as in the public code; of shape (global clusters, d)
-TEMPERATURE, SHARPNESS, SCALINGS, LOCAL_STEPS = 0.1, 25.0, 20, 5
+TEMPERATURE, SHARPNESS, LOCAL_STEPS = 0.1, 25.0, 5
+LOCAL_SCALINGS, GLOBAL_SCALINGS = 10, 100
 SERVER_RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
 
 
@@ -53,7 +54,7 @@ def clustering_loss(z: Tensor, targets: Tensor, centroids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def assign_equally(points: Tensor, centroids: Tensor) -> Tensor:
+def assign_equally(points: Tensor, centroids: Tensor, scalings: int) -> Tensor:
     """Assign points softly to clusters of equal size, by Sinkhorn-Knopp: (points, clusters).
 
     Rows sum to 1, and columns to nearly the same number. Source: Genevay, Dulac-Arnold and Vert,
@@ -61,7 +62,7 @@ def assign_equally(points: Tensor, centroids: Tensor) -> Tensor:
     """
     kernel = (SHARPNESS * (points @ centroids.T).double()).softmax(dim=1)
     rows = kernel.new_ones(len(kernel))
-    for _ in range(SCALINGS):
+    for _ in range(scalings):
         columns = 1 / (kernel.T @ rows)
         rows = 1 / (kernel @ columns)
     return (rows.unsqueeze(1) * kernel * columns).to(points)
@@ -71,7 +72,7 @@ def local_centroids(latents: Tensor, clusters: int, source: torch.Generator) -> 
     """Return centroids of a client's clusters of equal size; empty ones restart from a latent."""
     centroids = latents[torch.randperm(len(latents), generator=source)[:clusters]]
     for _ in range(LOCAL_STEPS):
-        labels = assign_equally(latents, centroids).argmax(dim=1)
+        labels = assign_equally(latents, centroids, LOCAL_SCALINGS).argmax(dim=1)
         sums = sum_by_group(labels, latents, len(centroids)).to(latents)
         drawn = latents[torch.randint(len(latents), (len(centroids),), generator=source)]
         empty = labels.bincount(minlength=len(centroids)).unsqueeze(1) == 0
@@ -85,7 +86,8 @@ def global_centroids(points: Tensor, start: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         leaf = centroids.detach().requires_grad_()
         predicted = (points @ leaf.T / TEMPERATURE).softmax(dim=1)
-        loss = -F.cosine_similarity(assign_equally(points, leaf), predicted).mean()
+        wanted = assign_equally(points, leaf, GLOBAL_SCALINGS)
+        loss = -F.cosine_similarity(wanted, predicted).mean()
         (slope,) = torch.autograd.grad(loss, leaf)
         velocity = MOMENTUM * velocity + slope + WEIGHT_DECAY * centroids
         centroids = F.normalize(centroids - SERVER_RATE * velocity)
@@ -112,7 +114,7 @@ class GlobalClustering(ModelAggregation):
         after, metrics = super().aggregate(state, models(), randomness)
         points = F.normalize(torch.cat(local)).to(state.model[GLOBAL])
         moved = global_centroids(points, state.model[GLOBAL], self.system.config.server_steps)
-        means = F.normalize(assign_equally(points, moved).T @ points)
+        means = F.normalize(assign_equally(points, moved, GLOBAL_SCALINGS).T @ points)
         k, seed = self.system.problem.clusters, randomness.integer("k-means")
         model, centroids = after.model | {GLOBAL: moved}, kmeans(means, k, seed=seed).centroids
         return replace(after, model=model, centroids=centroids), metrics

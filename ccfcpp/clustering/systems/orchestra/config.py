@@ -11,6 +11,7 @@ class OrchestraConfig(Section):
     """Settings of Orchestra's local training, and of its clustering on both sides."""
 
     rounds: Positive = 100
+    """Number of rounds of local training and averaging."""
     widths: tuple[Positive, ...] = (64, 128, 256)
     """Output channels of the convolutions."""
     latent: Positive = 512

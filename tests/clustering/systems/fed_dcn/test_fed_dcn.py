@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from ccfcpp.clustering.systems.fed_dcn.algorithm import DCNState, FedDCN
+from ccfcpp.clustering.systems.fed_dcn.algorithm import DCNState, FedDCN, _beside
 from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
 from ccfcpp.clustering.systems.fed_dcn.network import LocalClusters, embed, fed_dcn_loss, part_of
 from ccfcpp.core.config import Tree
@@ -42,12 +42,13 @@ def test_the_loss_and_its_gradient_are_those_of_loops(
 ) -> None:
     points, shown, aims, centroids = (drawn(seed + n, batch, 3) for n in range(4))
     latents = drawn(seed + 9, batch, 3).requires_grad_()
+    aims[: batch // 2] = math.nan  # a client's own samples have none
     total = latents.sum() * 0
     for i in range(batch):
         for j in range(3):
             total = total + (shown[i, j] - points[i, j]) ** 2 / 3 / batch
-            if embedded:
-                total = total + 0.3 * (latents[i, j] - aims[i, j]) ** 2 / 3 / batch
+            if embedded and not aims[i, j].isnan():
+                total = total + 0.3 * (latents[i, j] - aims[i, j]) ** 2 / 3 / (batch - batch // 2)
         if clustered:
             total = total + 0.9 * min(((latents[i] - m) ** 2).sum() for m in centroids) / batch
     to = centroids if clustered else None, aims if embedded else None
@@ -69,10 +70,9 @@ def test_deviations_and_sizes_are_those_of_loops(seed: int, samples: int) -> Non
         apart = [math.dist(latent, centroid) for centroid in centroids]
         own[apart.index(min(apart))].append(min(apart))
     limits = [statistics.stdev(apart) if len(apart) > 1 else 1.0 for apart in own]
-    near = [sum(d <= s for d in apart) for apart, s in zip(own, limits, strict=True)]
     found = dcn.describe(model, images, centroids)
     assert torch.equal(found.centroids, centroids)
-    assert found.sizes.tolist() == [max(1, size) for size in near]
+    assert found.sizes.tolist() == [max(1, len(apart)) for apart in own]
     assert found.deviations.tolist() == pytest.approx(limits, rel=1e-3)
     assert found.decoder.keys() == part_of(model, "decoder").keys()
 
@@ -107,10 +107,38 @@ def test_latents_are_drawn_from_the_clusters_normal_distribution() -> None:
 
 
 def test_umap_gives_the_same_embedding_for_a_seed() -> None:
-    first, again, other = (embed(digits()[0][:40], 2, seed) for seed in (3, 3, 4))
+    config = FedDCNConfig(latent=2)
+    threads = torch.get_num_threads()
+    first, again, other = (embed(digits()[0][:40], config, seed) for seed in (3, 3, 4))
+    assert torch.get_num_threads() == threads  # UMAP changes it, and small networks then crawl
+    assert first is not None
+    assert again is not None
+    assert other is not None
     assert first.shape == (40, 2)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("images", range(1, 9))
+def test_few_images_have_an_embedding_or_none(images: int) -> None:
+    found = embed(digits()[0][:images], FedDCNConfig(latent=3), 0)
+    assert (found is None) == (images < 5)
+    assert found is None or bool(found.isfinite().all())
+
+
+def test_clients_are_given_targets_of_synthetic_samples_alone() -> None:
+    fed_dcn, clients = system({"dcn": {"embedding": "umap"}}), clients_of_sizes(30, 21)
+    state = fed_dcn.initial_state(Randomness(0))
+    first = next(iter(federated("fed-dcn", fed_dcn, clients).run(state)))[0]
+    assert first.synthetic is not None
+    assert first.targets is not None
+    assert len(first.targets) == len(first.synthetic)
+    samples, (_, targets) = _beside(first, clients[0], Randomness(0))
+    assert targets is not None
+    assert bool(targets[:30].isnan().all())
+    for image, target in zip(samples[30:], targets[30:], strict=True):
+        same = (first.synthetic == image).flatten(1).all(dim=1)
+        assert bool((first.targets[same] == target).all(dim=1).any())
 
 
 @pytest.mark.parametrize(("stop", "delivered"), [("davies-bouldin", 1), ("last", 3)])
@@ -141,7 +169,7 @@ def test_an_interrupted_run_ends_as_another_and_clients_in_any_order() -> None:
 def test_what_does_not_work_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FederationError, match=r"dcn\.learning_rate = 1e\+38 made the deep"):
         run_tiny(tiny("fed-dcn", {"dcn": {"learning_rate": 1e38}}), clients_of_sizes(30, 21))
-    monkeypatch.setattr("ccfcpp.clustering.systems.fed_dcn.algorithm.find_spec", lambda name: None)
+    monkeypatch.setattr("ccfcpp.clustering.systems.fed_dcn.network.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs umap-learn: pip install '.\[umap\]'"):
         system({"dcn": {"embedding": "umap"}}).initial_state(Randomness(0))
 
@@ -158,7 +186,7 @@ def test_what_a_client_cannot_have_sent_is_refused() -> None:
 
 def test_it_finds_digits() -> None:
     settings: Tree = {
-        "dcn": {"widths": [64, 32], "latent": 5, "pretrain_epochs": 30, "epochs": 8,
+        "dcn": {"widths": [64, 32], "latent": 5, "pretrain_epochs": 60, "epochs": 20,
                 "synthetic": 500, "embedding": "umap", "batch_size": 32}
     }  # fmt: skip
     images, labels = digits()

@@ -34,10 +34,10 @@ def system(width: int = 8, **views: object) -> Orchestra:
 def test_rows_and_columns_are_scaled_in_turn(seed: int, points: int, clusters: int) -> None:
     own, centroids = directions(seed, points), directions(seed + 1, clusters)
     table = torch.softmax(25 * own @ centroids.T, 1)
-    for _ in range(20):
+    for _ in range(10):
         table = table / table.sum(dim=0, keepdim=True) * points / clusters
         table = table / table.sum(dim=1, keepdim=True)
-    torch.testing.assert_close(algorithm.assign_equally(own, centroids), table)
+    torch.testing.assert_close(algorithm.assign_equally(own, centroids, 10), table)
 
 
 @given(SEEDS, st.integers(1, 12), st.integers(1, 6))
@@ -45,7 +45,7 @@ def test_a_client_clusters_its_latents(seed: int, points: int, clusters: int) ->
     latents, source = directions(seed, points), torch.Generator().manual_seed(seed)
     plain = latents[torch.randperm(points, generator=source)[:clusters]]
     for _ in range(5):
-        labels = algorithm.assign_equally(latents, plain).argmax(1).tolist()
+        labels = algorithm.assign_equally(latents, plain, 10).argmax(1).tolist()
         drawn = torch.randint(points, (len(plain),), generator=source).tolist()
         members = [[i for i, own in enumerate(labels) if own == j] for j in range(len(plain))]
         means = [latents[own or [drawn[j]]].mean(0) for j, own in enumerate(members)]
@@ -59,7 +59,7 @@ def test_the_servers_descent(seed: int, points: int, clusters: int) -> None:
     own, moved = directions(seed, points), torch.nn.Parameter(directions(seed + 1, clusters))
     optimizer = torch.optim.SGD([moved], lr=0.01, momentum=0.9, weight_decay=1e-4)
     for _ in range(3):
-        p, q = torch.softmax(own @ moved.T / 0.1, 1), algorithm.assign_equally(own, moved)
+        p, q = torch.softmax(own @ moved.T / 0.1, 1), algorithm.assign_equally(own, moved, 100)
         cosines = [p[i] @ q[i] / p[i].norm() / q[i].norm() for i in range(points)]
         (moved.grad,) = torch.autograd.grad(-torch.stack(cosines).mean(), moved)
         optimizer.step()
