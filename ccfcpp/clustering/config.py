@@ -222,8 +222,10 @@ class ClusterConfig(RunConfig):
 
     @model_validator(mode="after")
     def _check_preset(self) -> Self:
+        if self.preset not in ("fast", "best"):
+            return self
         there = preset_file(f"cluster/{self.preset}/{self.dataset}").is_file()
-        if self.preset in ("fast", "best") and not (self.method == "fed-emp" and there):
+        if self.method != "fed-emp" or not there:
             raise UsageError(
                 KeyValue("preset", self.preset),
                 " is refused: it is of fed-emp on cifar10 and cifar100; take ",
