@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ _SCALES = {
 
 
 def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, VectorsConfig, str]:
-    """Read vectors as a run does, but accept missing values, and take texts for categories.
+    """Read vectors as a run does, but accept missing values and columns of text.
 
     Returns:
         The vectors, NaN for a missing value; how they were read; and the reason why a run would
@@ -40,6 +41,7 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, Vector
         UsageError: They cannot be read.
     """
     from ccfcpp.clustering.vector_checks import check_range
+    from ccfcpp.data.categories import are_dates
     from ccfcpp.data.open import open_dataset
     from ccfcpp.data.tables import text_columns
     from ccfcpp.data.vectors import VectorData
@@ -54,9 +56,15 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, Vector
         check_range(config, data.vectors)
         return data, config, ""
     except UsageError as error:
-        changes = {"missing": "mean", "categories": text_columns(Path(path), config)}
-        config = config.model_copy(update=changes)
-        return read(config), config, str(error)
+        named, texts = {*map(canonical, config.categories)}, text_columns(Path(path), config)
+        changes: dict[str, Any] = {"missing": "mean", "categories": texts}
+        data = read(config.model_copy(update=changes))
+        columns = dict(zip(data.columns, data.vectors.T.tolist(), strict=True)) if texts else {}
+        words = {name: {data.texts[c] for c in columns[name] if c == c} for name in texts}
+        dates = [name for name in texts if name not in named and are_dates(words[name])]
+        changes["categories"] = tuple(name for name in texts if name not in dates)
+        config = config.model_copy(update=changes | {"dates": (*config.dates, *dates)})
+        return read(config) if dates else data, config, str(error)
 
 
 def describe_vectors(
@@ -91,7 +99,16 @@ def describe_vectors(
         "classes": data.class_sizes,
         "clients": data.client_sizes,
         "notes": list(data.notes),
+        "flags": _flags(read_as, config.vectors),
     }
+
+
+def _flags(read_as: VectorsConfig, given: VectorsConfig) -> str:
+    """Return flags that name all columns of text as they were read; "" if they were given."""
+    if (len(read_as.categories), len(read_as.dates)) == (len(given.categories), len(given.dates)):
+        return ""
+    named = {"--categories": read_as.categories, "--dates": read_as.dates}
+    return " ".join(f"{flag} {shlex.quote(','.join(of))}" for flag, of in named.items() if of)
 
 
 def _category(codes: Any, texts: Mapping[float, str]) -> dict[str, Any]:
@@ -153,14 +170,18 @@ def print_description(path: str, facts: dict[str, Any]) -> None:
         "classes": counts_in_words(facts["classes"]) or "none: no --label-column",
         "clients": counts_in_words(facts["clients"])
         or "none: give --client-column, or --clients for parts at random",
+        "columns of text": f"for a run, give {facts['flags']}" if facts["flags"] else "",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
     for note in facts["notes"]:
         typer.echo(note)
     shown_rows = [
         {"column": printable_name(name)} | _in_words(own) for name, own in columns.items()
-    ]
-    print_rows("Columns", shown_rows[:_MOST_LISTED])
+    ][:_MOST_LISTED]
+    # Apart, since in one table the texts would leave no room for the numbers.
+    for title, of_text in (("Columns of numbers", False), ("Columns of categories", True)):
+        if rows_of_kind := [row for row in shown_rows if ("categories" in row) == of_text]:
+            print_rows(title, rows_of_kind)
     if len(columns) > _MOST_LISTED:
         typer.echo(f"and {len(columns) - _MOST_LISTED} more: --json lists all")
 

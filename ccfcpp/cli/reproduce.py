@@ -161,7 +161,7 @@ def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> Non
     console.print(item.title)
     with (
         terminal.resumable(resumption, console) as should_stop,
-        watch_runs(study, console) as look,
+        watch_runs(study, console, jobs=jobs) as look,
     ):
         run_in_processes(study, jobs, look, should_stop)
 

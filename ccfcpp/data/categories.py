@@ -7,6 +7,7 @@ preprocess vectors together.
 
 import hashlib
 import math
+from collections.abc import Collection
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -81,6 +82,14 @@ def days_of(path: Path | str, name: str, cells: Array) -> NDArray[np.float64]:
             "2026-01-31, or leave the column out of --dates"
         ) from None
     return np.array([days[text] for text in texts])
+
+
+def are_dates(texts: Collection[str]) -> bool:
+    """Return whether there are texts, and each is a date as ``days_of`` reads it."""
+    try:
+        return len([_day(text.strip()) for text in texts]) > 0
+    except ValueError:
+        return False
 
 
 def _day(text: str) -> float:

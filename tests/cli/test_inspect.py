@@ -166,6 +166,19 @@ def test_inspect_describes_tables(tmp_path: Path) -> None:
     assert "--window does not concern the reading of vectors" in line
 
 
+def test_inspect_names_the_flags_that_columns_of_text_need(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    lines = ["age,our ward,came", "1,north,2026-01-31", "2,south,", "4,south,2026-02-28"]
+    table.write_text("\n".join(lines) + "\n")
+    told = json.loads(ccfcpp("inspect", table, "--json").stdout)
+    assert [own["kind"] for own in told["columns"].values()] == [
+        *("whole numbers", "dates", "category")
+    ]
+    assert told["flags"] == "--categories 'our ward' --dates came"
+    flags = ("--categories", "our ward", "--dates", "came", "--missing", "mean")
+    assert json.loads(succeeded("inspect", table, *flags, "--json").stdout)["flags"] == ""
+
+
 def test_inspect_describes_a_folder_of_embeddings(tmp_path: Path) -> None:
     folder = tmp_path / "embeddings"
     folder.mkdir()
