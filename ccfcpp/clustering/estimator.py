@@ -92,8 +92,9 @@ class FederatedClustering(
         encoder: Name of a pre-trained encoder for images or texts, as ``ccfcpp cluster
             --encoder`` takes it, such as ``torchvision:resnet50``; None without one.
         settings: Other sections of the configuration, as a nested mapping such as
-            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``. They override the
-            settings that are otherwise chosen by the shape and number of the samples.
+            ``{"scan": {"steps": 60}}``, or ``{"vectors": {"categories": ["colour"], "dates":
+            ["born"]}}`` for a data frame. They override the settings that are otherwise chosen by
+            the shape and number of the samples.
         verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
@@ -362,7 +363,8 @@ class FederatedClustering(
         names = [*map(str, getattr(X, "columns", ()))]
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])
-        if by_name := bool(roles.categories or roles.dates):
+        texts = any(getattr(kind, "kind", "") in "OmM" for kind in getattr(X, "dtypes", ()))
+        if by_name := bool(roles.categories or roles.dates or texts):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")
             names = roles.arranged(known_names("X", names) if reset else self._column_names)

@@ -295,6 +295,8 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
     twice = {"vectors": {"categories": ["colour"], "dates": ["colour"]}}
     with pytest.raises(UsageError, match="column 'colour' is named twice"):
         FederatedClustering(3, method="fed-km", settings=twice).fit(frame)
+    with pytest.raises(UsageError, match="column 'colour' holds 'red', which is no number: name"):
+        FederatedClustering(3, method="fed-km").fit(frame)
     with pytest.raises(UsageError, match="name columns: give a data frame"):
         model.fit(np.eye(9), clients=np.arange(9) % 3)
 
