@@ -6,7 +6,7 @@ from ccfcpp.clustering.systems.spp_fgc.config import SppConfig
 
 SPP_FGC = System(
     title="SPP-FGC",
-    sends="similarities between images of a client, and prototypes with noise",
+    sends="similarities between samples of a client, and prototypes with noise",
     kinds=("pixels",),
     make=lazy("ccfcpp.clustering.systems.spp_fgc.algorithm", "SppFgc"),
     sections={"pixels": PixelsConfig, "spp": SppConfig},
