@@ -99,16 +99,24 @@ def describe_vectors(
         "classes": data.class_sizes,
         "clients": data.client_sizes,
         "notes": list(data.notes),
-        "flags": _flags(read_as, config.vectors),
+        **_advice(read_as, config.vectors, columns, len(data)),
     }
 
 
-def _flags(read_as: VectorsConfig, given: VectorsConfig) -> str:
-    """Return flags that name all columns of text as they were read; "" if they were given."""
+def _advice(
+    read_as: VectorsConfig, given: VectorsConfig, columns: Mapping[str, Any], rows: int
+) -> dict[str, Any]:
+    """Return flags that name all columns of text as they were read, and columns to take out.
+
+    The flags are "" if they were given, and without columns that have another text in most rows.
+    """
     if (len(read_as.categories), len(read_as.dates)) == (len(given.categories), len(given.dates)):
-        return ""
-    named = {"--categories": read_as.categories, "--dates": read_as.dates}
-    return " ".join(f"{flag} {shlex.quote(','.join(of))}" for flag, of in named.items() if of)
+        return {"flags": "", "take_out": []}
+    free = [name for name in read_as.categories if columns[name]["categories"] > rows / 2]
+    categories = [name for name in read_as.categories if name not in free]
+    named = {"--categories": categories, "--dates": read_as.dates}
+    flags = [f"{flag} {shlex.quote(','.join(of))}" for flag, of in named.items() if of]
+    return {"flags": " ".join(flags), "take_out": free}
 
 
 def _category(codes: Any, texts: Mapping[float, str]) -> dict[str, Any]:
@@ -170,7 +178,11 @@ def print_description(path: str, facts: dict[str, Any]) -> None:
         "classes": counts_in_words(facts["classes"]) or "none: no --label-column",
         "clients": counts_in_words(facts["clients"])
         or "none: give --client-column, or --clients for parts at random",
-        "columns of text": f"for a run, give {facts['flags']}" if facts["flags"] else "",
+        "for a run, give": facts["flags"],
+        "take out": ", ".join(map(printable_name, facts["take_out"]))
+        + ": another text in most rows"
+        if facts["take_out"]
+        else "",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
     for note in facts["notes"]:

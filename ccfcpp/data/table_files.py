@@ -1,6 +1,7 @@
 """Tables from `.csv` and `.parquet` files, read by pyarrow."""
 
 import csv
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -32,9 +33,11 @@ def read_csv(path: Path, roles: Roles) -> Source:
     Raises:
         UsageError: The file cannot be read.
     """
-    columns = csv_columns(path)
-    if not columns:
+    if not (cells := next(_lines(path), (0, []))[1]):
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
+    if len(cells) == 1 and (mark := re.search("[;\t|]", cells[0])):
+        raise UsageError(f"{path} has {mark[0]!r} between its columns: write it with commas")
+    columns = csv_columns(path)
     first = [column[0].as_py() for column in columns]
     numbered = [*map(str, range(len(first)))]
     counting = numbered, ["", *numbered[:-1]]
@@ -96,8 +99,10 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             yield from ((reader.line_num, row) for row in reader if row)
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not in UTF-8 ({error}): save it as CSV in UTF-8") from error
+    except (OSError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV ({error})") from error
 
 
 def _numbers_in(cells: list[str]) -> list[float]:
@@ -125,9 +130,11 @@ def _parse_numbers(path: Path, name: str, column: Any, before: int) -> Array:
     cells = column.to_pylist()
     parsed = _numbers_in(cells)
     if (row := len(parsed)) < len(cells):
+        has_comma = _numbers_in([cells[row].replace(",", ".")])
         raise UsageError(
             f"{path}, line {csv_line_of(path, row + before)}: column {name!r} holds "
-            f"{cells[row][:40]!r}, which is no number: {_ENCODE}"
+            f"{cells[row][:40]!r}, which is no number: "
+            + ("write decimals with a point" if has_comma else _ENCODE)
         )
     return np.array(parsed)
 

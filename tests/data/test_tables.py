@@ -86,6 +86,9 @@ def test_missing_values_are_refused_or_left_to_be_filled_in(tmp_path: Path, cell
 
 FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "a string": ("a,b\n1,red\n", {}, r"line 2: column 'b' holds 'red', which is no number"),
+    "a decimal comma": ('a,b\n1,"2,5"\n', {}, "holds '2,5', which is no number: write decimals"),
+    "semicolons": ("a;b\n1;2,5\n", {}, "has ';' between its columns: write it with commas"),
+    "tabs": ("a\tb\n1\t2\n", {}, "between its columns: write it with commas"),
     "an infinity": ("a,b\n1,2\n3,inf\n", {}, r"column 'b' holds inf in row 2"),
     "a huge number": ("a,b\n1,2\n3,1e200\n", {}, r"column 'b' holds 1e\+200 in row 2, and vec"),
     "no such column": ("a,b\n1,2\n", {"label_column": "c"}, r"has no column 'c': it has 'a', 'b'"),
@@ -158,7 +161,7 @@ def test_blocks_of_lines_are_one_table(tmp_path: Path, monkeypatch: pytest.Monke
 def test_another_encoding_is_refused(tmp_path: Path, name: str, place: int) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(f"{name}\n1\n\xe9\n".encode("latin-1"))
-    with pytest.raises(UsageError, match=f"as CSV in UTF-8 .*in position {place}"):
+    with pytest.raises(UsageError, match=f"is not in UTF-8 .*in position {place}"):
         read_vectors(path)
 
 
