@@ -40,6 +40,8 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, Vector
     Raises:
         UsageError: They cannot be read.
     """
+    import numpy as np
+
     from ccfcpp.clustering.vector_checks import check_range
     from ccfcpp.data.categories import are_dates
     from ccfcpp.data.open import open_dataset
@@ -59,8 +61,8 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, Vector
         named, texts = {*map(canonical, config.categories)}, text_columns(Path(path), config)
         changes: dict[str, Any] = {"missing": "mean", "categories": texts}
         data = read(config.model_copy(update=changes))
-        columns = dict(zip(data.columns, data.vectors.T.tolist(), strict=True)) if texts else {}
-        words = {name: {data.texts[c] for c in columns[name] if c == c} for name in texts}
+        codes = {name: np.unique(data.vectors[:, data.columns.index(name)]) for name in texts}
+        words = {n: {data.texts[c] for c in own.tolist() if c == c} for n, own in codes.items()}
         dates = [name for name in texts if name not in named and are_dates(words[name])]
         changes["categories"] = tuple(name for name in texts if name not in dates)
         config = config.model_copy(update=changes | {"dates": (*config.dates, *dates)})
