@@ -14,6 +14,7 @@ from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
+from ccfcpp.core.data_kinds import is_hidden
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.core.units import format_count
@@ -95,8 +96,11 @@ def embed(
 
 def _save(data: VectorData, out: Path, skipped: Path) -> None:
     is_file = out.suffix.lower() == ".npz"
-    # Names from a table's column may be no file names.
-    if not is_file and (odd := [name for name in data.owner_names if Path(name).name != name]):
+    if not is_file and not data.owner_names:
+        raise UsageError(f"--out {out} is a folder, and {data.name} has no clients: give an .npz")
+    # Names from a table's column may be no file names, or those of files that are not read.
+    odd = [name for name in data.owner_names if Path(name).name != name or is_hidden(name)]
+    if not is_file and odd:
         raise UsageError(f"client {odd[0]!r} cannot be a file's name: give an --out of .npz")
     with writable(out.parent if is_file else out):
         if is_file:

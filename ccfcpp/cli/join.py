@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import locked
 from ccfcpp.core.permissions import OPTIONAL
 from ccfcpp.core.progress import watch_embedding
-from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
+from ccfcpp.deployment.client.rules import SUFFIX, Rules, beside, read_rules
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
 _RULES = [
@@ -91,7 +91,7 @@ def join(options: JoinOptions, named: flags.Named) -> None:
 
     The owner's rules are options here, or lines of the file KEY.rules beside the
     key, such as "smallest_count: 10". What was sent is in the log: ccfcpp audit.
-    No server can name an encoder or a column for you.
+    No server can name an encoder for you, or a column with classes or texts.
     """
     insecure = options.insecure
     rules = {key: value for key, value in named.items() if key in Rules.model_fields}
@@ -104,7 +104,7 @@ def join(options: JoinOptions, named: flags.Named) -> None:
         raise UsageError(f"there are no images at {options.data}: give another --data")
     require_flower()
     place = options.key or FOLDER
-    read_rules(place.with_suffix(SUFFIX), rules)  # they are refused before a key is looked for
+    read_rules(beside(place, SUFFIX), rules)  # they are refused before a key is looked for
     with free_key(place) if insecure else nullcontext(place) as key:
         authority = key.parents[1] / "ca.crt" if insecure else options.authority or Path("ca.crt")
         _take_part(options, key, authority, rules, settings)
@@ -118,11 +118,11 @@ def _take_part(
     settings: ClusterConfig,
 ) -> None:
     """Connect to the server with the owner's rules beside the key; ``given`` ones override them."""
-    server, rules = options.address, read_rules(key.with_suffix(SUFFIX), given)
+    server, rules = options.address, read_rules(beside(key, SUFFIX), given)
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
-    place = options.state or key.with_suffix(".state")
+    place = options.state or beside(key, ".state")
     display = StatusLine(progress_console())
 
     from ccfcpp.deployment.client.fleet import FleetClient

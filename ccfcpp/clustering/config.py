@@ -250,6 +250,7 @@ class ClusterConfig(RunConfig):
                 " is refused with vectors.categories, whose vocabulary is counted without noise: "
                 "leave one of them out, or take ",
                 KeyValue("privacy.secure_sums", True, advised=True),
+                " in place of noise",
             )
         return self
 

@@ -193,7 +193,7 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         source.notes,
         {code(text): canonical(text) for _, texts in coded.values() for text in texts},
     )
-    if not table.columns or numbers.size == 0:
+    if not table.columns or numbers.size == 0 or numbers.dtype.kind not in "biuf":
         return table
     if roles.chosen:
         return with_columns(table, roles.chosen)
@@ -237,7 +237,7 @@ def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -
 def _floats(where: str, name: str, cells: Array) -> NDArray[np.float64]:
     """Return a data frame's column of numbers; NaN where one is missing."""
     try:
-        if cells.dtype.kind in "mM":
+        if cells.dtype.kind in "mMc":
             raise TypeError
         if cells.dtype.kind == "O":
             # pandas has a value of its own for missing ones.

@@ -30,7 +30,7 @@ from ccfcpp.data.columns import (
     files_of_clients,
     select_columns,
 )
-from ccfcpp.data.npz import as_strings
+from ccfcpp.data.npz import Array, as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
 from ccfcpp.data.vectors import VectorData, vectors_from
 
@@ -126,7 +126,7 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
     return Source(
         written,
         numbers.shape[1],
-        lambda position: numbers[:, position],
+        lambda position: _numeric(path, numbers[:, position]),
         lambda position: numbers[:, position],
         arrays.get("labels", arrays.get("y")),
         arrays.get("clients"),
@@ -134,6 +134,15 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
         str(arrays.get("encoder", "")),
         whole=numbers,
     )
+
+
+def _numeric(path: Path, column: Array) -> Array:
+    if column.dtype.kind not in "biuf":
+        raise UsageError(
+            f"{path}: vectors are {column.dtype}, no numbers: name all columns by --categories, or "
+            "all by --dates, or store numbers"
+        )
+    return column
 
 
 _READERS: dict[str, Callable[[Path, Roles], Source]] = {

@@ -107,6 +107,11 @@ def test_no_client_of_a_table_names_a_file_elsewhere(
     given = ("embed", "texts.csv", "--encoder", "sentence-transformers:none", "--out", "each")
     line = refused(*given, "--partition", "folders", "--client-column", "who")
     assert "client '../../a' cannot be a file's name" in line
+    (here / "texts.csv").write_text("text,who\none,~$a\ntwo,b\n")
+    line = refused(*given, "--partition", "folders", "--client-column", "who")
+    assert "client '~$a' cannot be a file's name" in line
+    line = refused(*given, "--partition", "folders")
+    assert "--out each is a folder, and texts has no clients" in line
     assert not (here / "each").exists()
 
 

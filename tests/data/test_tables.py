@@ -43,6 +43,17 @@ def test_npy_is_mapped_and_not_copied(tmp_path: Path) -> None:
     assert np.load(path)[0, 0] == 0
 
 
+def test_npz_of_no_numbers_is_refused(tmp_path: Path) -> None:
+    path, days = tmp_path / "x.npz", np.array([["2026-01-31"] * 2] * 3, "datetime64[D]")
+    for array in (days.astype(str), days):
+        np.savez(path, x=array, columns=["a", "b"])
+        with pytest.raises(UsageError, match="but must be numbers"):
+            read_vectors(path)
+        with pytest.raises(UsageError, match="no numbers: name all columns by --categories"):
+            read_vectors(path, dates=("a",))
+        assert read_vectors(path, dates=("a", "b")).vectors.shape == (3, 2)
+
+
 def test_npz_has_labels_clients_and_columns(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     labels, clients = np.array([1, 0, 1, 1]), np.array(["b", "a", "b", "a"])

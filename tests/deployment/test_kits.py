@@ -89,14 +89,14 @@ def test_a_kit_holds_the_package_and_its_number(keys: Path, tmp_path: Path) -> N
     assert digest in page_of(tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "a.zip") as kit:
         assert kit.read(f"a/{wheel.name}") == wheel.read_bytes()
-        assert kit.read("a/requirements.txt").decode() == f"./{wheel.name}[flower]"
+        assert kit.read("a/requirements.txt").decode() == f"./{wheel.name}[flower,privacy]"
 
 
 def test_a_kit_names_no_package_of_an_index(keys: Path, tmp_path: Path) -> None:
     """Nobody holds the package's name there: whoever took it could run code at every site."""
     make_kit(keys, "a", SERVER, tmp_path / "a.zip", SECRET)
     page = page_of(tmp_path / "a.zip")
-    assert "install 'FILE[flower]'" in page
+    assert "install 'FILE[flower,privacy]'" in page
     assert "ccfcpp[" not in page
     docs = [*(ROOT / "docs").rglob("*"), ROOT / "README.md", *(ROOT / "ccfcpp").rglob("*.py")]
     for path in docs:

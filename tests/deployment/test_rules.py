@@ -24,7 +24,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditEntry, AuditLog
-from ccfcpp.deployment.client.rules import Rules, read_rules
+from ccfcpp.deployment.client.rules import SUFFIX, Rules, beside, read_rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import Packet
@@ -267,6 +267,11 @@ def test_with_a_floor_the_bits_are_those_of_one_process(method: str, tmp_path: P
     here = one_by_one(spec, made(config, samples=53), clients, least=4)
     state = here.algorithm.initial_state(Randomness(0))
     assert_same_bits(list(there.run(state)), list(here.run(state)))
+
+
+@pytest.mark.parametrize("key", ["a.b.key", "a.b.key.old"])
+def test_rules_stay_when_a_key_is_renewed(key: str) -> None:
+    assert beside(Path("keys") / key, SUFFIX) == Path("keys/a.b.rules")
 
 
 def test_who_holds_too_few_images_does_not_take_part(tmp_path: Path) -> None:

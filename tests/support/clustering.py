@@ -116,9 +116,10 @@ def answers(
     message: object,
     clients: Sequence[Client],
     randomness: Randomness,
+    least: int = 0,
 ) -> list[Update | RefusedUpdateError]:
     """What a cohort of clients makes of a message, in the round of ``randomness``."""
-    work = algorithm.client_side(ClientContext.of(clients)).works[exchange.name]
+    work = algorithm.client_side(ClientContext.of(clients, least=least)).works[exchange.name]
     task = Task("test", exchange.name, randomness.round, 0)
     return list(work.local_updates(task, message, clients, randomness))
 

@@ -188,6 +188,16 @@ class Rules(Section):
         return None
 
 
+def beside(key: Path, suffix: str) -> Path:
+    """Return the path of a file or folder beside a key; it stays when the key is renewed.
+
+    Example:
+        >>> beside(Path("keys/a.key.old"), ".rules")
+        PosixPath('keys/a.rules')
+    """
+    return key.with_name(key.name.removesuffix(".old")).with_suffix(suffix)
+
+
 def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
     """Read an owner's rules from a file; rules from the command line override them.
 

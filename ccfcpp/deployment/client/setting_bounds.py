@@ -34,6 +34,7 @@ _SHAPES = (
 _RATES = (
     *("scan.learning_rate", "scan.matrix_rate", "crops.learning_rate", "crops.matrix_rate"),
     *("training.learning_rate", "affine.rotation", "affine.scale", "affine.shear", "affine.shift"),
+    "spp.noise",
 )
 """Learning rates and strengths of augmentations: accepted from a tenth of the smallest value in a
 preset."""

@@ -76,7 +76,7 @@ site. If it is lost, tell whoever gave you this kit, who takes it off the roster
 
 
 _ASK = """\
-    env/bin/pip install 'FILE[flower]'
+    env/bin/pip install 'FILE[flower,privacy]'
   FILE is the package, ccfcpp-….whl, from whoever gave you this kit; no index has it."""
 _INSTALL = """\
     env/bin/pip install -r requirements.txt
@@ -147,7 +147,7 @@ def _package_files(wheel: Path | None, constraints: Path | None) -> tuple[dict[s
     if not (wheel.name.startswith("ccfcpp-") and zipfile.is_zipfile(wheel)):
         raise UsageError(f"{wheel} is no wheel of ccfcpp: make one with pip wheel --no-deps .")
     content = wheel.read_bytes()
-    digest, own = hashlib.sha256(content).hexdigest(), f"./{wheel.name}[flower]"
+    digest, own = hashlib.sha256(content).hexdigest(), f"./{wheel.name}[flower,privacy]"
     lines = constraints.read_text().splitlines() if constraints is not None else []
     for line in lines:
         if "==" not in line or "--hash=sha256:" not in line:

@@ -19,6 +19,7 @@ there are labels, a run's summary has the best round by its scores beside the la
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -44,9 +45,16 @@ from ccfcpp.clustering.systems.shallow.k_fed import LocalCentroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import ClientSide, EachClient, Exchange, Metrics, ServerWork
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    EachClient,
+    Exchange,
+    Metrics,
+    RefusedUpdateError,
+    ServerWork,
+)
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes, format_of
-from ccfcpp.models.state import random_state
+from ccfcpp.models.state import ModelState, random_state
 
 
 @dataclass(frozen=True)
@@ -143,22 +151,41 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: own networks, training, and k-means."""
         check_umap(self.config)
-        works = (OWN_NETWORK, self._own), (TRAINING, self._train), (CENTROIDS, self._cluster)
+        own, cluster = partial(self._own, context.least), partial(self._cluster, context.least)
+        works = (OWN_NETWORK, own), (TRAINING, self._train), (CENTROIDS, cluster)
         return ClientSide.of(*(EachClient(exchange, answer) for exchange, answer in works))
 
-    def _own(self, known: DCNState, client: Client, source: Randomness) -> LocalClusters:
+    def _own(
+        self, least: int, known: DCNState, client: Client, source: Randomness
+    ) -> LocalClusters | RefusedUpdateError:
         targets = embed(client.images, self.config, source.integer("embedding"))
         model, centroids = self.dcn.train(known.model, client.images, source, targets)
-        return self.dcn.describe(model, client.images, centroids)
+        enough = self._sizes(model, client, centroids) >= least
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {least} images")
+        return self.dcn.describe(model, client.images, centroids).of(enough)
 
     def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
         samples, to = _beside(known, client, source)
         model, loss = self.dcn.descend(known.model, samples, self.config.local_epochs, source, to)
         return TrainingUpdate(model, len(client), loss)
 
-    def _cluster(self, known: DCNState, client: Client, source: Randomness) -> LocalCentroids:
+    def _cluster(
+        self, least: int, known: DCNState, client: Client, source: Randomness
+    ) -> LocalCentroids | RefusedUpdateError:
         samples, _ = _beside(known, client, source)
-        return LocalCentroids(self.dcn.find(known.model, samples, source, known.centroids))
+        centroids = self.dcn.find(known.model, samples, source, known.centroids)
+        sizes = self._sizes(known.model, client, centroids)
+        enough = (sizes >= least) | (sizes == 0)  # The server knows the synthetic samples.
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {least} images")
+        return LocalCentroids(centroids[enough])
+
+    def _sizes(self, model: ModelState, client: Client, centroids: Tensor) -> Tensor:
+        """Count a client's own samples in each cluster, int64 of shape (clusters,)."""
+        return nearest(self.dcn.encode(model, client.images), centroids).bincount(
+            minlength=len(centroids)
+        )
 
     def begin(self, state: DCNState, sent: Sequence[LocalClusters], source: Randomness) -> DCNState:
         """Draw synthetic samples, embed them, and train the global autoencoder on them."""

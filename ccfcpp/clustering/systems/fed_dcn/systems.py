@@ -12,7 +12,7 @@ FED_DCN = System(
     make=lazy("ccfcpp.clustering.systems.fed_dcn.algorithm", "FedDCN"),
     sections={"dcn": FedDCNConfig, "compute": PrecisionConfig},
     fixed={"dcn": {**_DCN, "batch_size": 256, "learning_rate": 0.0072818}},
-    ignores=("dcn.initial_count", "dcn.weight", "privacy.smallest_count"),
+    ignores=("dcn.initial_count", "dcn.weight"),
     rounds="dcn.rounds",
     summary="deep clustering of own and synthetic samples, which the clients' decoders draw",
 )

@@ -4,13 +4,15 @@ Source: Lubana et al., *Orchestra: Unsupervised Federated Learning via Globally 
 Clustering* (ICML 2022), and its public code. Latents and centroids, (n, d), have length 1.
 
 A client sends its networks, its number of images, and at most ``local_clusters`` centroids, each
-the mean of a few views' latents (8 by default), perhaps of one image. These tell the server which
-kinds of images it holds. It needs each client's: secure sums and differential privacy are refused.
+the mean of a few views' latents (8 by default), perhaps of one image, unless
+``privacy.smallest_count`` or an owner's rule wants more. These tell the server which kinds of
+images it holds. It needs each client's: secure sums and differential privacy are refused.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -68,16 +70,21 @@ def assign_equally(points: Tensor, centroids: Tensor, scalings: int) -> Tensor:
     return (rows.unsqueeze(1) * kernel * columns).to(points)
 
 
-def local_centroids(latents: Tensor, clusters: int, source: torch.Generator) -> Tensor:
-    """Return centroids of a client's clusters of equal size; empty ones restart from a latent."""
+def local_centroids(
+    latents: Tensor, clusters: int, source: torch.Generator, least: int = 0
+) -> Tensor:
+    """Return centroids of a client's clusters of equal size, with ``least`` latents or more.
+
+    Empty clusters restart from a latent.
+    """
     centroids = latents[torch.randperm(len(latents), generator=source)[:clusters]]
     for _ in range(LOCAL_STEPS):
         labels = assign_equally(latents, centroids, LOCAL_SCALINGS).argmax(dim=1)
         sums = sum_by_group(labels, latents, len(centroids)).to(latents)
         drawn = latents[torch.randint(len(latents), (len(centroids),), generator=source)]
-        empty = labels.bincount(minlength=len(centroids)).unsqueeze(1) == 0
-        centroids = F.normalize(torch.where(empty, drawn, sums))
-    return centroids
+        sizes = labels.bincount(minlength=len(centroids))
+        centroids = F.normalize(torch.where(sizes.unsqueeze(1) == 0, drawn, sums))
+    return centroids[sizes >= least]
 
 
 def global_centroids(points: Tensor, start: Tensor, steps: int) -> Tensor:
@@ -161,10 +168,10 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of the training."""
-        return ClientSide.of(EachClient(TRAINING, self._train))
+        return ClientSide.of(EachClient(TRAINING, partial(self._train, context.least)))
 
     def _train(
-        self, known: EncoderState, client: Client, own: Randomness
+        self, least: int, known: EncoderState, client: Client, own: Randomness
     ) -> TrainingUpdate | RefusedUpdateError:
         """Train, unless there are no clusters yet; cluster the target network's last latents."""
         if len(client) < 2:
@@ -186,8 +193,13 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
                 online.backward(loss)
                 optimizer.step()
                 losses.append(float(loss.detach()))
-        memory, source = torch.cat(latents)[-config.memory :], own.generator("centroids")
-        found = local_centroids(memory, config.local_clusters, source)
+        seen, source = torch.cat(latents), own.generator("centroids")
+        # A cluster of so many views is of so many images if these are of one epoch.
+        memory = seen[-min(config.memory, len(seen) // epochs if least else len(seen)) :]
+        clusters = min(config.local_clusters, max(1, len(memory) // max(1, least)))
+        found = local_centroids(memory, clusters, source, least)
+        if len(found) == 0:
+            return RefusedUpdateError(f"none of its clusters has {least} images")
         sizes = torch.full_like(found[:, 0], len(client) / len(found), dtype=torch.float64)
         model = known.model | online.state() | target.state()
         mean = sum(losses) / len(losses) if losses else None

@@ -11,7 +11,6 @@ ORCHESTRA = System(
     make=lazy("ccfcpp.clustering.systems.orchestra.algorithm", "Orchestra"),
     sections={"orchestra": OrchestraConfig, "views": ViewsConfig},
     fixed={"views": {"blur_probability": 0.0}},
-    ignores=("privacy.smallest_count",),
     rounds="orchestra.rounds",
     summary="equally large clusters of clients' centroids, on which views must agree",
 )

@@ -6,8 +6,8 @@ Graph Aggregation Framework* (AAAI 2026).
 A client sends for each record which of its records are its neighbours, how near they are, and which
 prototype (Gaussian of a mixture) it belongs to; and the prototypes' means with noise, and the
 spread about them. So the server knows which of a client's records are alike: by the graph alone
-``ccfcpp leakage`` tells most pairs of one class from others. A prototype of one record is that
-record with noise, and without noise if the client has no more records than prototypes.
+``ccfcpp leakage`` tells most pairs of one class from others. A prototype may be one record, with
+noise; ``privacy.smallest_count`` and an owner's rule set how many it is of at least.
 """
 
 from collections.abc import Iterable, Sequence
@@ -111,24 +111,29 @@ class SendGraph(ClientWork[Nothing, GraphUpdate]):
     """Client side: each client learns a graph and a mixture of its records."""
 
     system: "SppFgc"
+    least: int
     exchange = GRAPHS
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[GraphUpdate]:
-        """Return the graph and the prototypes of each client."""
+    ) -> list[GraphUpdate | RefusedUpdateError]:
+        """Return the graph and the prototypes of each client; a refusal if it has few records."""
         return [self._of(client, randomness.of_client(client.id)) for client in clients]
 
-    def _of(self, client: Client, randomness: Randomness) -> GraphUpdate:
-        config, count = self.system.config, self.system.prototypes
-        points = self.system.rule.points(client.images).cpu().double()
+    def _of(self, client: Client, randomness: Randomness) -> GraphUpdate | RefusedUpdateError:
+        config, points = self.system.config, self.system.rule.points(client.images).cpu().double()
+        # With a prototype for each record there would be no noise.
+        count = min(self.system.prototypes, len(points) // max(2, self.least))
+        if count == 0:
+            return RefusedUpdateError(f"it has fewer than {max(2, self.least)} records")
         graph = client_graph(points, config.neighbours, config.components)
         weights, neighbours = graph.float().topk(min(config.neighbours, len(points)))
         missing = (0, config.neighbours - weights.shape[1])
+        found = fit_prototypes(points, count, config.noise, randomness, self.least)
+        owners, means, spread = found
+        means = F.pad(means, (0, 0, 0, self.system.prototypes - len(means)))
         return GraphUpdate(
-            F.pad(neighbours, missing),
-            F.pad(weights, missing),
-            *fit_prototypes(points, count, config.noise, randomness),
+            F.pad(neighbours, missing), F.pad(weights, missing), owners, means, spread
         )
 
 
@@ -198,7 +203,7 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return what clients do in it."""
-        return ClientSide.of(SendGraph(self))
+        return ClientSide.of(SendGraph(self, context.least))
 
     def broadcast(self, state: GraphState) -> Nothing:
         """Return an empty message."""
@@ -243,8 +248,8 @@ class SppFgc(PixelClustering[GraphState], ServerWork[GraphState, Nothing, GraphU
         spread = shares.double() @ torch.stack([one.spread.cpu() for one in received])
         if not bool(spread[0] > 0):
             raise FederationError(
-                f"no client has more records than prototypes ({self.prototypes}), so that nothing "
-                "tells how far they spread: give fewer by --set spp.prototypes, or another --method"
+                "each client's records are all alike, so that nothing tells how far they spread: "
+                "give another --method"
             )
         links = self.config.links * links_between(means, sizes, spread)
         joint = joint_graph(received, links[owner][:, owner])

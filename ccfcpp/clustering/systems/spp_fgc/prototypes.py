@@ -4,28 +4,28 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.spp_fgc.structure import squared_distances
-from ccfcpp.plugin import Randomness
+from ccfcpp.plugin import Randomness, assign_points
 
 
 def fit_prototypes(
-    points: Tensor, count: int, noise: float, randomness: Randomness
+    points: Tensor, count: int, noise: float, randomness: Randomness, least: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Fit a mixture of Gaussians to a client's records, and add Laplace noise to its means.
 
     Args:
-        points: The records, float64 of shape (n, d).
-        count: Number of Gaussians.
+        points: The records, float64 of shape (n, d), at least two.
+        count: Number of Gaussians, at most n.
         noise: Scale of the noise, in standard deviations of a coordinate about the prototypes.
         randomness: Source of random numbers, set to the client.
+        least: Fewest records of a Gaussian; those of smaller ones get the nearest other one.
 
     Returns:
-        The Gaussian of each record, int64 of shape (n,); means, float64 of shape (count, d); and
+        The Gaussian of each record, int64 of shape (n,); means, float64 (at most count, d); and
         tr C and tr C², float64 of shape (2,), of the records' covariance C about their means.
     """
-    owners, means = fit_mixture(points, count, randomness.integer("mixture"))
+    owners, means = fit_mixture(points, count, least, randomness.integer("mixture"))
     rest = points - means[owners]
     # Of the two products, which have the same traces, the smaller one.
     product = (rest.T @ rest if len(rest) > rest.shape[1] else rest @ rest.T) / len(rest)
@@ -37,13 +37,11 @@ def fit_prototypes(
     return owners, means + scale * (drawn[0] - drawn[1]), spread
 
 
-def fit_mixture(points: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+def fit_mixture(points: Tensor, count: int, least: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return the Gaussian of each record, and the means, of a mixture with spherical covariances.
 
-    No more than ``count`` records are means themselves, and the other means are 0.
+    A Gaussian of fewer than ``least`` records is left out; if all are, the mean of all remains.
     """
-    if len(points) <= count:
-        return torch.arange(len(points)), F.pad(points, (0, 0, 0, count - len(points)))
     # Imported here, since scikit-learn takes most of a second to import.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
@@ -51,8 +49,12 @@ def fit_mixture(points: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     mixture = GaussianMixture(count, covariance_type="spherical", random_state=seed % 2**32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        owners = mixture.fit_predict(points.numpy())
-    return torch.from_numpy(owners).long(), torch.from_numpy(mixture.means_)
+        owners = torch.from_numpy(mixture.fit_predict(points.numpy())).long()
+    means = torch.from_numpy(mixture.means_)
+    enough = owners.bincount(minlength=count) >= least
+    means = means[enough] if bool(enough.any()) else points.mean(dim=0, keepdim=True)
+    places = enough.cumsum(0) - 1
+    return torch.where(enough[owners], places[owners], assign_points(points, means)), means
 
 
 def links_between(means: Tensor, sizes: Tensor, spread: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ SPP_FGC = System(
     kinds=("pixels",),
     make=lazy("ccfcpp.clustering.systems.spp_fgc.algorithm", "SppFgc"),
     sections={"pixels": PixelsConfig, "spp": SppConfig},
-    ignores=("privacy.smallest_count",),
     takes=("images", "vectors"),
     summary="one-shot clustering of a graph that joins the clients' neighbour graphs",
 )

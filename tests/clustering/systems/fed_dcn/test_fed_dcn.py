@@ -12,15 +12,22 @@ from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from ccfcpp.clustering.systems.fed_dcn.algorithm import DCNState, FedDCN, _beside
+from ccfcpp.clustering.systems.fed_dcn.algorithm import (
+    CENTROIDS,
+    OWN_NETWORK,
+    DCNState,
+    FedDCN,
+    _beside,
+)
 from ccfcpp.clustering.systems.fed_dcn.config import FedDCNConfig
 from ccfcpp.clustering.systems.fed_dcn.network import LocalClusters, embed, fed_dcn_loss, part_of
+from ccfcpp.clustering.systems.shallow.k_fed import LocalCentroids
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack, unpack
-from tests.support.clustering import clients_of_sizes, digits, made, run_tiny, tiny
+from tests.support.clustering import answers, clients_of_sizes, digits, made, run_tiny, tiny
 from tests.support.federation import assert_same_bits, federated, refusal
 
 SEEDS = st.integers(0, 10**6)
@@ -182,6 +189,24 @@ def test_what_a_client_cannot_have_sent_is_refused() -> None:
     assert refusal(server, state, own, 20) is None
     assert refusal(server, state, replace(own, sizes=own.sizes + 20), 20) is not None
     assert refusal(server, state, replace(own, centroids=own.centroids + 1e20), 20) is not None
+
+
+@pytest.mark.parametrize("least", [0, 4, 7, 21])
+def test_clusters_are_of_as_many_images_as_an_owner_wants(least: int) -> None:
+    fed_dcn, clients = system(), clients_of_sizes(20)
+    state, source = fed_dcn.initial_state(Randomness(0)), Randomness(0, 0)
+    (own,) = answers(fed_dcn, OWN_NETWORK, state, clients, source, least)
+    if least > 20:
+        assert "none of its clusters has 21 images" in str(own)
+        return
+    assert isinstance(own, LocalClusters)
+    assert (own.sizes >= least).all()
+    assert len(own.centroids) == len(own.sizes) == len(own.deviations)
+    state = fed_dcn.begin(state, [own], source)
+    (votes,) = answers(fed_dcn, CENTROIDS, state, clients, source, least)
+    assert isinstance(votes, LocalCentroids)
+    latents = fed_dcn.dcn.encode(state.model, clients[0].images)
+    assert torch.cdist(votes.centroids, latents).min() > 0 or least == 0
 
 
 def test_it_finds_digits() -> None:

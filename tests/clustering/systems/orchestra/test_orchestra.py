@@ -1,5 +1,7 @@
 """Orchestra: each equation against an obvious version, and runs on the digits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,6 +10,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate
 from ccfcpp.clustering.systems.orchestra import algorithm
 from ccfcpp.clustering.systems.orchestra.algorithm import TRAINING, Orchestra
 from ccfcpp.core.errors import UsageError
@@ -40,8 +43,8 @@ def test_rows_and_columns_are_scaled_in_turn(seed: int, points: int, clusters: i
     torch.testing.assert_close(algorithm.assign_equally(own, centroids, 10), table)
 
 
-@given(SEEDS, st.integers(1, 12), st.integers(1, 6))
-def test_a_client_clusters_its_latents(seed: int, points: int, clusters: int) -> None:
+@given(SEEDS, st.integers(1, 12), st.integers(1, 6), st.integers(0, 3))
+def test_a_client_clusters_its_latents(seed: int, points: int, clusters: int, least: int) -> None:
     latents, source = directions(seed, points), torch.Generator().manual_seed(seed)
     plain = latents[torch.randperm(points, generator=source)[:clusters]]
     for _ in range(5):
@@ -50,8 +53,26 @@ def test_a_client_clusters_its_latents(seed: int, points: int, clusters: int) ->
         members = [[i for i, own in enumerate(labels) if own == j] for j in range(len(plain))]
         means = [latents[own or [drawn[j]]].mean(0) for j, own in enumerate(members)]
         plain = F.normalize(torch.stack(means))
-    found = algorithm.local_centroids(latents, clusters, torch.Generator().manual_seed(seed))
-    torch.testing.assert_close(found, plain)
+    found = algorithm.local_centroids(latents, clusters, source.manual_seed(seed), least)
+    torch.testing.assert_close(found, plain[[len(own) >= least for own in members]])
+
+
+@pytest.mark.parametrize(("n", "least", "most"), [(20, 0, 3), (20, 7, 2), (20, 20, 1), (20, 21, 0)])
+def test_centroids_are_of_as_many_images_as_an_owner_wants(n: int, least: int, most: int) -> None:
+    """With several epochs there are several views of each image."""
+    orchestra = Orchestra(
+        Problem(
+            tiny("orchestra", {"orchestra": {"local_clusters": 3, "epochs": 4}}), (1, 8, 8), 3, CPU
+        )
+    )
+    state = replace(orchestra.initial_state(Randomness(0)), centroids=torch.zeros(3, 16))
+    (one,) = answers(orchestra, TRAINING, state, clients_of_sizes(n), Randomness(0, 1), least)
+    if most == 0:
+        assert "none of its clusters has 21 images" in str(one)
+    else:
+        assert isinstance(one, TrainingUpdate)
+        assert one.local is not None
+        assert 1 <= len(one.local.centroids) <= most
 
 
 @given(SEEDS, SIZES, SIZES)

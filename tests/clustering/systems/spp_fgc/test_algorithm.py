@@ -95,7 +95,7 @@ def test_the_server_cuts_at_weak_edges_and_merges_what_lies_near() -> None:
     assert normalized_mutual_info_score(owners >= 2, merged) == pytest.approx(1)
 
 
-@given(st.integers(1, 30), st.integers(1, 4), SEEDS)
+@given(st.integers(3, 30), st.integers(1, 4), SEEDS)
 def test_the_spread_is_that_of_the_covariance_about_the_means(n: int, d: int, seed: int) -> None:
     points = normal(seed, n, d)
     owners, means, spread = prototypes.fit_prototypes(points, 3, 0.0, Randomness(seed))
@@ -103,6 +103,22 @@ def test_the_spread_is_that_of_the_covariance_about_the_means(n: int, d: int, se
     covariance = rest.T @ rest / n
     expected = [np.trace(covariance), np.trace(covariance @ covariance)]
     np.testing.assert_allclose(spread.numpy(), expected, atol=1e-9)
+
+
+@given(st.integers(1, 30), st.integers(0, 9), SEEDS)
+def test_prototypes_are_of_as_many_records_as_an_owner_wants(n: int, least: int, seed: int) -> None:
+    """None of them is a record, however few a client has."""
+    system, clients = made(tiny("spp-fgc")), clients_of_sizes(n)
+    (update,) = answers(system, GRAPHS, Nothing(), clients, Randomness(seed, 0), least)
+    if n < max(2, least):
+        assert f"it has fewer than {max(2, least)} records" in str(update)
+        return
+    assert isinstance(update, GraphUpdate)
+    sizes = update.owners.bincount(minlength=3)
+    assert (sizes[sizes > 0] >= least).all()
+    assert (update.centroids[sizes == 0] == 0).all() or least == 0
+    records = clients[0].images.flatten(1).double() / 255
+    assert torch.cdist(update.centroids, records).min() > 0
 
 
 @given(st.floats(0.1, 10), st.integers(1, 9), SEEDS)
@@ -146,13 +162,11 @@ def test_more_records_than_the_graph_may_have_are_one_line(tmp_path: Path) -> No
     assert "give --set data.images=50, or with" in result.stderr.splitlines()[-1]
 
 
-def test_clients_of_few_records_are_told_what_to_do(tmp_path: Path) -> None:
-    """Where each record is a prototype, nothing tells how near two clients' records are."""
-    few = ("--set", "data.images=40", "--clients", "10", "--partition", "iid")
+def test_clients_of_one_record_send_nothing(tmp_path: Path) -> None:
+    few = ("--set", "data.images=10", "--clients", "10", "--partition", "iid")
     result = ccfcpp("cluster", "--method", "spp-fgc", *few, "--out", tmp_path / "run")
     assert result.code == 1
-    assert "no client has more records than prototypes (10)" in result.stderr
-    assert "--set spp.prototypes" in result.stderr
+    assert "it has fewer than 2 records" in result.stderr
 
 
 def test_a_run_on_the_digits_finds_them_and_predict_does(tmp_path: Path) -> None:
