@@ -244,6 +244,7 @@ class ClusterConfig(RunConfig):
 
     @model_validator(mode="after")
     def _no_noise_with_categories(self) -> Self:
+        # Whatever the data are: a client's table is read by what a server says of vectors.
         if self.vectors.categories and self.privacy.level != "none":
             raise UsageError(
                 KeyValue("privacy.level", self.privacy.level),

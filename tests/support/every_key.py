@@ -310,6 +310,8 @@ def examine(variants: Sequence[Variant], sections: Collection[str]) -> Findings:
     for run in runs:
         idle = [key for key in run.unused if key.partition(".")[0] in sections]
         idle = [key for key in idle if key not in found.refused]
+        if run.now.get("privacy.level", "none") != "none":  # With it they are refused for any data.
+            idle = [key for key in idle if key != "vectors.categories"]
         found.faults += [
             f"{key} is refused, but changes a run: {run.tree}" for key in _changing(run, idle)
         ]
