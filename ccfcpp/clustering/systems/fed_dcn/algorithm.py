@@ -163,7 +163,7 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         enough = self._sizes(model, client, centroids) >= least
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {least} images")
-        return self.dcn.describe(model, client.images, centroids).of(enough)
+        return self.dcn.describe(model, client.images, centroids[enough])
 
     def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
         samples, to = _beside(known, client, source)

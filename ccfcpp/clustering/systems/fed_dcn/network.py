@@ -35,11 +35,6 @@ class LocalClusters(CentroidUpdate):
     decoder: ModelState
     deviations: Tensor
 
-    def of(self, chosen: Tensor) -> "LocalClusters":
-        """Return the chosen clusters, bool of shape (clusters,), with the same decoder."""
-        parts = self.centroids[chosen], self.sizes[chosen]
-        return LocalClusters(*parts, self.decoder, self.deviations[chosen])
-
 
 def fed_dcn_loss(config: FedDCNConfig, x: Tensor, outputs: Sequence[Tensor], to: Pulls) -> Tensor:
     """Return mse(g(f(x)), x) + γ mse(f(x), u) + β mean ‖f(x) − m‖², as in the public code.
