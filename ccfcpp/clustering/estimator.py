@@ -364,6 +364,7 @@ class FederatedClustering(
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])
         texts = any(getattr(kind, "kind", "") in "OmM" for kind in getattr(X, "dtypes", ()))
+        texts = texts and (reset or bool(self._column_names))
         if by_name := bool(roles.categories or roles.dates or texts):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")

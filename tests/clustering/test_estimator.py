@@ -295,6 +295,10 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
     twice = {"vectors": {"categories": ["colour"], "dates": ["colour"]}}
     with pytest.raises(UsageError, match="column 'colour' is named twice"):
         FederatedClustering(3, method="fed-km", settings=twice).fit(frame)
+    vectors = np.arange(9.0).reshape(3, 3)
+    plain = FederatedClustering(3, method="fed-km").fit(vectors)
+    objects = pandas.DataFrame(vectors.astype(object))
+    assert np.array_equal(plain.predict(objects), plain.labels_)
     with pytest.raises(UsageError, match="column 'colour' holds 'red', which is no number: name"):
         FederatedClustering(3, method="fed-km").fit(frame)
     with pytest.raises(UsageError, match="name columns: give a data frame"):
