@@ -9,6 +9,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, display_names
 from ccfcpp.data.image_files import Reading
 from ccfcpp.data.images import S, Samples
+from ccfcpp.data.vectors import VectorData
 
 
 def join_samples(first: S, second: S, prefix: str) -> S:
@@ -38,7 +39,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
         )
     labels, classes = _join_labels(first, second)
     names = (*first.called, *(f"{prefix}/{name}" for name in second.called))
-    return replace(
+    joined = replace(
         first,
         values=torch.cat([first.values, second.values.to(first.values.device)]),
         labels=labels,
@@ -50,6 +51,9 @@ def join_samples(first: S, second: S, prefix: str) -> S:
         reading=_join_reading(first, second, prefix),
         notes=(*first.notes, *second.notes),
     )
+    if isinstance(joined, VectorData) and isinstance(second, VectorData):
+        return replace(joined, texts={**second.texts, **joined.texts})
+    return joined
 
 
 def _join_labels(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:

@@ -29,7 +29,9 @@ def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
 
     def pictures(names: Sequence[str]) -> Mapping[str, Tensor]:
         where = {name: row for row, name in enumerate(images.called)}
-        return {name: images.images[where[name]].expand(3, -1, -1) for name in names}
+        # Vectors of new clients, which were embedded elsewhere, have none.
+        known = [name for name in names if name in where]
+        return {name: images.images[where[name]].expand(3, -1, -1) for name in known}
 
     facts = images.labels, images.classes, images.owners, images.owner_names
     return VectorData(

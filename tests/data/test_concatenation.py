@@ -39,6 +39,11 @@ def test_vectors_of_two_encoders_do_not_meet() -> None:
     assert len(join_samples(one, one, "new")) == 6
 
 
+def test_categories_of_newcomers_keep_their_texts() -> None:
+    one, other = (VectorData("v", torch.zeros(1, 1), texts=own) for own in ({1.0: "a"}, {2.0: "b"}))
+    assert join_samples(one, other, "new").texts == {1.0: "a", 2.0: "b"}
+
+
 def test_joined_samples_have_the_labels_of_both() -> None:
     def held(classes: tuple[str, ...], *names: str) -> ImageData:
         images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)

@@ -193,7 +193,9 @@ def test_images_in_memory(files: Path, fresh: Cache) -> None:
     colour = embed_images(ImageData("x", pixels.expand(-1, 3, -1, -1), None, ()), loaded(files))
     torch.testing.assert_close(grey.vectors, colour.vectors)
     assert grey.pictures is not None
-    assert torch.equal(grey.pictures(["2"])["2"], pixels[2].expand(3, -1, -1))
+    shown = grey.pictures(["2", "new/0"])  # of which the second is a new client's
+    assert shown.keys() == {"2"}
+    assert torch.equal(shown["2"], pixels[2].expand(3, -1, -1))
 
 
 def test_a_torchscript_program(files: Path, fresh: Cache) -> None:
