@@ -25,7 +25,8 @@ from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData, load
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.algorithms import clustering_problem

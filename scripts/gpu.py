@@ -38,7 +38,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
 from ccfcpp.core.presets import preset_file
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone

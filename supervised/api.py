@@ -8,7 +8,7 @@ from ccfcpp.runs.pipeline import Pipeline
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
-    from ccfcpp.data import ImageData
+    from ccfcpp.data.images import ImageData
     from supervised.classification import ClassificationRun
 
 

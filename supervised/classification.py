@@ -2,7 +2,7 @@
 
 import torch
 
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.run import Holdings, LocalRun
 from ccfcpp.runs.setting import Setting

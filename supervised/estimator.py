@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import FederatedEstimator, Names, as_string_array

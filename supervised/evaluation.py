@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import effective_rank, spectrum, tail_share
-from ccfcpp.data import ImageData
-from ccfcpp.data.images import forward_batch, to_float
+from ccfcpp.data.images import ImageData, forward_batch, to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack

@@ -28,7 +28,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.units import counts_in_words, format_count, list_first, printable_name
 
 if TYPE_CHECKING:
-    from ccfcpp.data import ImageData
+    from ccfcpp.data.images import ImageData
 
 S = TypeVar("S", bound=Section)
 _MOST_LISTED = 20

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import C, unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
 from ccfcpp.runs.pipeline import Pipeline, R
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from tests.support.command import TINY, TINY_SCAN, refused, set_options, succeeded
 
 GAN = set_options(

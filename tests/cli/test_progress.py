@@ -18,7 +18,7 @@ from ccfcpp.core.progress import (
     report_progress_to,
     report_round,
 )
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.federation import RoundReport
 from supervised.classification import classification_run
 from supervised.config import ClassifyConfig

@@ -11,7 +11,7 @@ from ccfcpp.clustering.auto_settings import settings_for, settings_over_a_networ
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import PrecisionConfig
 from ccfcpp.core.config_layers import resolve, values_of
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from tests.support.command import ccfcpp, set_options, succeeded
 
 

@@ -17,7 +17,7 @@ from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores, covariance
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.runs.evaluator import Scores
 from ccfcpp.runs.folder import RunFolder
 from tests.support.clustering import digits, tiny

@@ -26,7 +26,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import AvailabilityConfig, Tree
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths

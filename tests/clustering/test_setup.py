@@ -14,8 +14,7 @@ from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
-from ccfcpp.data.images import Samples
+from ccfcpp.data.images import ImageData, Samples
 from ccfcpp.data.imbalance import long_tailed_sizes
 from ccfcpp.data.partition import dirichlet_partition
 from ccfcpp.data.vectors import VectorData

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, archives, load
+from ccfcpp.data import archives
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load
 from tests.support.originals import (
     REAL_DATA,
     encoded,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData
 from ccfcpp.data.concatenation import join_samples
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.vectors import VectorData, vectors_from
 
 

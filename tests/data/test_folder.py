@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import decoding, image_files, load
+from ccfcpp.data import decoding, image_files
 from ccfcpp.data.image_files import describe_reading
 from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load
 from tests.support.originals import random_images
 
 

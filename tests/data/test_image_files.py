@@ -11,8 +11,8 @@ import pytest
 
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, load
-from ccfcpp.data.open import open_images
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load, open_images
 from tests.support import traps
 from tests.support.traps import COLOUR, GREY, Trap
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness, generator_of
-from ccfcpp.data import load
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.imbalance import long_tailed, long_tailed_sizes
+from ccfcpp.data.open import load
 from tests.support.originals import REAL_DATA
 
 RATIOS = st.sampled_from([1.0, 2.0, 10.0, 100.0]) | st.floats(1, 1e6)

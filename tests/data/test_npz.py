@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import load
 from ccfcpp.data.npz import read_npz
+from ccfcpp.data.open import load
 from tests.support.originals import random_images
 
 

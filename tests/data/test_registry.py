@@ -30,7 +30,7 @@ class Stripes(DataSet):
     def load(self, root):
         import torch
 
-        from ccfcpp.data import ImageData
+        from ccfcpp.data.images import ImageData
 
         images = torch.arange(8, dtype=torch.uint8).view(2, 1, 2, 2)
         return ImageData(self.name, images, torch.tensor([0, 1]), ("a", "b"))
@@ -93,7 +93,7 @@ def test_digits_and_mnist_need_nothing_but_torch(tmp_path: Path) -> None:
         gz=True,
     )
     for name in ("digits", "mnist"):
-        code = f"from pathlib import Path\nfrom ccfcpp.data import load\nload('{name}', "
+        code = f"from pathlib import Path\nfrom ccfcpp.data.open import load\nload('{name}', "
         assert imported(tmp_path, code + "data_root=Path())") == ["torch"]
 
 
@@ -147,7 +147,7 @@ def test_stl10_is_torchvisions() -> None:
 def test_an_installed_package_adds_a_data_set(tmp_path: Path) -> None:
     code = """
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from ccfcpp.data.registry import describe
 name, (stripes, place) = describe().popitem()
 print(name, stripes.images, stripes.classes, stripes.shape, place)

@@ -9,8 +9,9 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, archives, load
-from ccfcpp.data.images import fit
+from ccfcpp.data import archives
+from ccfcpp.data.images import ImageData, fit
+from ccfcpp.data.open import load
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support import originals

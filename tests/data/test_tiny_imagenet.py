@@ -8,7 +8,9 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, archives, decoding, load
+from ccfcpp.data import archives, decoding
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load
 from ccfcpp.data.registry import describe
 from ccfcpp.data.sets.tiny_imagenet import TINY_IMAGENET, TinyImageNet
 from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree

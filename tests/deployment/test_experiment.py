@@ -18,7 +18,8 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.permissions import KINDS
-from ccfcpp.data import ImageData, load
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import load
 from ccfcpp.deployment.client.run import load_data
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Request

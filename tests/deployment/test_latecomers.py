@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import Enroller, enrol
 from ccfcpp.deployment.server.enrolment import Enrolment

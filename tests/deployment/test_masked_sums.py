@@ -16,7 +16,7 @@ from ccfcpp.clustering.systems.synthetic.pooled import GAN_EPOCH
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.deployment.client.run import make_client_run
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.transport import Deployed

@@ -15,7 +15,7 @@ from ccfcpp.core.config_layers import read_yaml, resolve
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from ccfcpp.deployment.client.local_randomness import LocalRandomness
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.setting_bounds import refused_setting

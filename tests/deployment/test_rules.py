@@ -21,7 +21,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditEntry, AuditLog
 from ccfcpp.deployment.client.rules import SUFFIX, Rules, beside, read_rules

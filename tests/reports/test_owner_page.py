@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData
 from ccfcpp.data.image_files import FileFacts, Reading
 from ccfcpp.data.image_size import Sizes
+from ccfcpp.data.images import ImageData
 from ccfcpp.deployment.client.audit import AuditLog
 from ccfcpp.deployment.client.results import ClientResults, save_results, typical, unsure
 from ccfcpp.runs.report_samples import EACH

@@ -13,7 +13,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import AvailabilityConfig
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError, StoppedError
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import RoundReport

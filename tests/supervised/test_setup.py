@@ -13,8 +13,8 @@ from ccfcpp.core.config_layers import merge, parse_assignments, read_yaml, valid
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
 from ccfcpp.data.autoaugment import draw_policies, render_policies
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.training_augmentation import draw_crops, render_crops
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client

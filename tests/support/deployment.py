@@ -10,7 +10,7 @@ import torch
 
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Request, Response, new_token

@@ -16,9 +16,9 @@ from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import bytes_in_words
-from ccfcpp.data import ImageData
 from ccfcpp.data.cache import without_cache_writes
 from ccfcpp.data.image_files import describe_reading
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.open import AnyData
 from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog

@@ -13,7 +13,7 @@ from ccfcpp.core.config_layers import C, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from ccfcpp.data.registry import root_folder
 from ccfcpp.studies.grids import Axes, PlannedRun, config_hash, study_spec
 from ccfcpp.studies.reproduction.paper_items import Item

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.core.config import VectorsConfig
-from ccfcpp.data import ImageData
 from ccfcpp.data.categories import code
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.reports.profile import distinctions, profile_table
 from ccfcpp.studies.report import report

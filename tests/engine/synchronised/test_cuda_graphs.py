@@ -14,7 +14,7 @@ from ccfcpp.clustering.systems.fed_emp.algorithm import FedEmp
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import ImageData
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.tape import Tape, run_all_exchanges

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from sklearn.datasets import load_digits
 
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from ccfcpp.studies.reproduction.plan import write_digit_domains
 
 Pixels = NDArray[np.uint8]

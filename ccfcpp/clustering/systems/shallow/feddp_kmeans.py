@@ -44,8 +44,8 @@ from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import load
 from ccfcpp.data.images import sample_indices
+from ccfcpp.data.open import load
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (

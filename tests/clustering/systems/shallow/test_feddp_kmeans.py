@@ -51,7 +51,7 @@ from ccfcpp.clustering.systems.shallow.subspaces import (
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import load
+from ccfcpp.data.open import load
 from ccfcpp.deployment.server.enrolment import first_spec
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
