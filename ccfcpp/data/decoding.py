@@ -90,14 +90,12 @@ class OpenImage:
 
     Attributes:
         header: The image's properties.
-        content: Returns all bytes of the file.
         decode: Returns the upright image, uint8 `(channels, height, width)`. Its argument is the
             two values that become 0 and 255 if the image has more than 8 bits; None: the window of
             a DICOM file, or else the smallest and the largest value.
     """
 
     header: Header
-    content: Callable[[], bytes]
     decode: Callable[[Window | None], NDArray[np.uint8]]
 
 
@@ -129,10 +127,6 @@ def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage
 
 
 def _open_stream(suffix: str, stream: BufferedReader) -> OpenImage:
-    def content() -> bytes:
-        stream.seek(0)
-        return stream.read()
-
     head = stream.read(HEAD)
     stream.seek(0)
     if not head:
@@ -142,7 +136,7 @@ def _open_stream(suffix: str, stream: BufferedReader) -> OpenImage:
     if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
         _require("pydicom", "dicom", "DICOM")
         dataset = dicom.read_dicom(stream)
-        return OpenImage(_header_of_dicom(dataset), content, partial(dicom.decode, dataset))
+        return OpenImage(_header_of_dicom(dataset), partial(dicom.decode, dataset))
     formats = _FORMATS
     if _IS_HEIC.match(head):
         _require("pillow_heif", "heic", "HEIC")
@@ -160,8 +154,7 @@ def _open_stream(suffix: str, stream: BufferedReader) -> OpenImage:
             Image.MAX_IMAGE_PIXELS = most
 
     image = open_with_pil()
-    decode = partial(_decode_upright, image, open_with_pil)
-    return OpenImage(_header_of_pil(image), content, decode)
+    return OpenImage(_header_of_pil(image), partial(_decode_upright, image, open_with_pil))
 
 
 def _require(package: str, extra: str, kind: str) -> None:

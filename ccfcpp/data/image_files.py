@@ -158,11 +158,10 @@ def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "
     keys: dict[int, str] = {}
     for file in files:
         try:
-            with open_image(tree.disk(file), how.max_pixels) as image:
-                header, digest = image.header, hashlib.sha256(prefix)
-                digest.update(image.content())
-            keys[len(facts)] = digest.hexdigest()
-            facts.append(FileFacts(tree.name(file), header))
+            with open_image(path := tree.disk(file), how.max_pixels) as image:
+                key = hashlib.sha256(prefix + path.read_bytes()).hexdigest()
+            keys[len(facts)] = key
+            facts.append(FileFacts(tree.name(file), image.header))
         except _LEFT_OUT as error:
             facts.append(FileFacts(tree.name(file), reason=_reason(error)))
     numbers = [*keys]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
@@ -134,7 +135,7 @@ def dirichlet_partition(
 
 def _dirichlet_counts(
     sizes: list[int], clients: int, alpha: float, source: np.random.Generator
-) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]] | None":
+) -> NDArray[np.int64] | None:
     """Draw how many samples of each class (rows) each client (columns) gets.
 
     Return None if a whole class would go to clients that may not get more samples.
@@ -153,8 +154,8 @@ def _dirichlet_counts(
 
 
 def _split_by_client(
-    members: "list[np.ndarray[tuple[int], np.dtype[np.int64]]]",
-    counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]",
+    members: list[NDArray[np.int64]],
+    counts: NDArray[np.int64],
     source: np.random.Generator,
 ) -> list[Tensor]:
     """Shuffle each class, split it by its row of ``counts``, and join the parts by client."""
@@ -189,9 +190,9 @@ def classes_partition(
     check_clients(len(labels), clients)
     generator = randomness.generator("partition")
     clients_of = _assign_classes(classes, clients, classes_per_client, generator)
+    members_of = owner_partition(labels, classes)
     parts: list[list[Tensor]] = [[] for _ in range(clients)]
-    for number, own in enumerate(clients_of):
-        members = (labels.cpu() == number).nonzero().flatten()
+    for number, (own, members) in enumerate(zip(clients_of, members_of, strict=True)):
         if len(members) < len(own):
             raise UsageError(
                 f"{clients} clients with {classes_per_client} classes each share class {number} "

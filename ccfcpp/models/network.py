@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +13,6 @@ from ccfcpp.models.state import ModelState
 
 _ALIGNMENT = 16
 """Tensors start at multiples of 16 numbers, 64 bytes, for vector instructions and caches."""
-
-
-@dataclass(frozen=True)
-class _Entry:
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
 
 
 class FlatLayout:
@@ -36,12 +28,12 @@ class FlatLayout:
     """
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[Tensor, int]] = {}  # shape and strides, and the start
         self.size = 0
         for name, tensor in tensors:
             order = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format
             laid_out = torch.empty(tensor.shape, device="meta", memory_format=order)
-            self._entries[name] = _Entry(tuple(tensor.shape), laid_out.stride(), self.size)
+            self._entries[name] = laid_out, self.size
             self.size += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
 
     @property
@@ -53,11 +45,11 @@ class FlatLayout:
         """Return the tensors in ``flat``, of shape (…, size), as views of it."""
         return {
             name: flat.as_strided(
-                (*flat.shape[:-1], *entry.shape),
-                (*flat.stride()[:-1], *entry.strides),
-                flat.storage_offset() + entry.offset,
+                (*flat.shape[:-1], *like.shape),
+                (*flat.stride()[:-1], *like.stride()),
+                flat.storage_offset() + start,
             )
-            for name, entry in self._entries.items()
+            for name, (like, start) in self._entries.items()
         }
 
     def fill(self, flat: Tensor, state: Mapping[str, Tensor]) -> None:

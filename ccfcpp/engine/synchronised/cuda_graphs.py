@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping
 
 from torch import Tensor
 
+from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.synchronised.contract import Advancing, Batch, Contribution
 from ccfcpp.engine.synchronised.tape import Tape, run_all_exchanges
 from ccfcpp.models.steps import Inputs, Record, Step
@@ -76,15 +77,10 @@ class _Answers:
 
 
 def _fill(place: Contribution, new: Contribution) -> None:
-    for tensors, parts in zip(vars(place).values(), vars(new).values(), strict=True):
-        for name, part in parts.items():
-            tensors[name].copy_(part)
+    tensors = pack(place)
+    for name, part in pack(new).items():
+        tensors[name].copy_(part)
 
 
 def _copy(contribution: Contribution) -> Contribution:
-    return Contribution(
-        *(
-            {name: part.clone() for name, part in parts.items()}
-            for parts in vars(contribution).values()
-        )
-    )
+    return unpack(Contribution, {name: part.clone() for name, part in pack(contribution).items()})

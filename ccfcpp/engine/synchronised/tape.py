@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import FederationError
+from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.models.pooled import Objective, Pool, Program
 
@@ -191,8 +192,7 @@ class Plan:
 
 def rehearse_plans(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
     """Return the plans of exact and of lagged steps, from two trial steps that ``make`` begins."""
-    nothing: Contribution = Contribution()
-    exact, seen = _rehearse(make(), Lags(), nothing)
+    exact, seen = _rehearse(make(), Lags(), Contribution())
     return exact, _rehearse(make(), lags, seen)[0]
 
 
@@ -228,13 +228,6 @@ def _rehearse(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contr
         seen.slopes.update(update.slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
     nearest = {pool.name: pool.nearest for pool in tape.pools}
-    nothing = (
-        Contribution(
-            *(
-                {n: torch.zeros_like(part) for n, part in parts.items()}
-                for parts in vars(update).values()
-            )
-        )
-        for update in updates
-    )
-    return Plan(tuple(nothing), lags, valid, nearest), seen
+    zeros = ({n: torch.zeros_like(part) for n, part in pack(update).items()} for update in updates)
+    trips = tuple(unpack(Contribution, each) for each in zeros)
+    return Plan(trips, lags, valid, nearest), seen
