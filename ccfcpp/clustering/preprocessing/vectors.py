@@ -24,6 +24,7 @@ from ccfcpp.clustering.preprocessing.categories import (
     one_hot,
 )
 from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
+from ccfcpp.clustering.preprocessing.phases import Phase
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
@@ -38,7 +39,6 @@ from ccfcpp.engine.exchange import (
     ServerWork,
 )
 from ccfcpp.engine.payload import check_counts, sum_updates
-from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.update_format import Count, Part, Spec, Sum, UpdateFormat
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps

@@ -15,7 +15,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
 from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
-from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.phases import PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import VectorPhase
 from ccfcpp.clustering.run import ClusteringRun
 from ccfcpp.core.config import Tree, VectorsConfig

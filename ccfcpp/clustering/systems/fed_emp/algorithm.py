@@ -1,7 +1,8 @@
 """Fed-EMP: trains an encoder on crops of images, then runs exact k-means on its latents.
 
 Both parts need only sums over all clients, so the result is the same as with all images in one
-place. The first part is a phase (``ccfcpp.engine.phases``); the second is Fed-KM on the latents.
+place. The first part is a phase (``ccfcpp.clustering.preprocessing.phases``), the second Fed-KM on
+the latents.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.preprocessing.phased import PhasedClustering
+from ccfcpp.clustering.preprocessing.phases import Phase, PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import PARTS, Sums
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
@@ -35,7 +36,6 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_counts, sum_updates
-from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, cosine_decay

@@ -1,19 +1,21 @@
-"""Phases: preprocessing that clients fit together before a system begins.
+"""Phases: preprocessing that clients fit together before a clustering system begins.
 
 A phase has a state of its own, which is sent with the first message of each of the system's rounds,
 so that clients that join late or restart get it, too.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, ClientContext
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -91,37 +93,44 @@ class Prepared(Generic[State, K]):
     system: State = field(metadata=INLINE)
     preparation: K | None = None
 
+    @property
+    def centroids(self) -> Tensor | None:
+        """The system's centroids; None before there are any."""
+        system: Any = self.system
+        centroids: Tensor | None = system.centroids
+        return centroids
 
-class Phased(Algorithm[Any], Generic[State, K]):
-    """An algorithm that runs a phase (preprocessing), and then a system on preprocessed samples.
+
+Value = Prepared[Any, Any]
+
+
+class PhasedClustering(ClusteringAlgorithm[Any]):
+    """A clustering system on samples that a phase preprocesses, whose exchanges come first.
 
     Args:
         phase: The phase.
         system: The system, for preprocessed samples.
-
-    Attributes:
-        prepared: Class of states and messages that join those of the system and the phase.
     """
 
-    prepared: type[Prepared[Any, Any]] = Prepared
-
-    def __init__(self, phase: Phase[K], system: Algorithm[State]) -> None:
+    def __init__(self, phase: Phase[Any], system: ClusteringAlgorithm[Any]) -> None:
         self.phase = phase
         self.system = system
         self.rounds = phase.rounds + system.rounds
         self.scored_every = system.scored_every
         self.state_type = self.prepared_type(system.state_type)
+        self.by_angle = system.by_angle
+        self.by_pixels = system.by_pixels
+        self.by_model = system.by_model
 
     def prepared_type(self, kind: type[object]) -> type[Any]:
         """Return the type ``Prepared[kind, …]``: a ``kind`` together with the phase's state."""
-        return parametrize(self.prepared, kind, self.phase.knowledge)
+        return parametrize(Prepared, kind, self.phase.knowledge)
 
-    def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
+    def initial_state(self, randomness: Randomness) -> Value:
         """Return the initial states of the phase (preprocessing) and of the system."""
-        begun = self.phase.begin(randomness)
-        return self.prepared(self.system.initial_state(randomness), begun)
+        return Prepared(self.system.initial_state(randomness), self.phase.begin(randomness))
 
-    def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: Value) -> Sequence[AnyServerWork]:
         """Return a round's exchanges: those that complete the preprocessing, then the system's."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
@@ -129,7 +138,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         learning = [] if self.is_complete(state) else self.phase.last_exchanges()
         return [*self._of_phase(learning), *self._of_system(works)]
 
-    def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
+    def plan(self, state: Value) -> list[Sequence[AnyServerWork]]:
         """Return each round's exchanges if nothing fails, so that the preprocessing runs once."""
         own = [self._of_phase(self.phase.exchanges(number)) for number in range(self.phase.rounds)]
         first, *later = map(self._of_system, self.system.plan(state.system))
@@ -145,39 +154,45 @@ class Phased(Algorithm[Any], Generic[State, K]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' half of all exchanges, the system's on preprocessed samples."""
         side = self.system.client_side(context)
-        works = [self._on_prepared(work) for work in side.works.values()]
+        works = [
+            (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
+            for work in side.works.values()
+        ]
         return ClientSide.of(*self.phase.client_works(context), *works, cohort=side.cohort)
-
-    def _on_prepared(self, work: AnyClientWork) -> AnyClientWork:
-        return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def exchange_with_preparation(self, exchange: AnyExchange) -> AnyExchange:
         """Return a copy of a system's exchange whose message may hold the preprocessing's state."""
         return replace(exchange, message=self.prepared_type(exchange.message))
 
-    def has_converged(self, state: Prepared[State, K]) -> bool:
+    def has_converged(self, state: Value) -> bool:
         """Return whether the system has converged."""
         return self.system.has_converged(state.system)
 
-    def phase_state(self, value: Prepared[Any, K]) -> K:
+    def phase_state(self, value: Value) -> Any:
         """Return the preprocessing's state that is stored in a state, message or final model."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
-    def is_complete(self, value: Prepared[Any, K]) -> bool:
+    def is_complete(self, value: Value) -> bool:
         """Return whether the preprocessing's state in a state, message or model is complete."""
         return self.phase.is_learnt(self.phase_state(value))
 
-    def preprocess(self, value: Prepared[Any, K], client: Client) -> Client:
-        """Return a copy of the client with preprocessed samples; it is cached in ``scratch``."""
+    def preprocess(self, value: Value, client: Client) -> Client:
+        """Return a copy of the client with preprocessed samples; it is cached in ``scratch``.
+
+        Raises:
+            FederationError: The preprocessing is not fitted, since no client took part in that.
+        """
+        if not self.is_complete(value):
+            raise FederationError("nobody took part in the preparation")
         known = self.phase.public(self.phase_state(value))
-        kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
+        kept: tuple[Any, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
             samples = self.phase.samples(known, client)
             kept = known, replace(client, images=samples, memory={}, scratch={})
             client.scratch[_KEPT] = kept
         return kept[1]
 
-    def client_for_message(self, message: Prepared[Any, K], client: Client) -> Client:
+    def client_for_message(self, message: Value, client: Client) -> Client:
         """Return a copy of the client with samples preprocessed by the state in a message.
 
         Only a round's first message has the phase's state; later ones use the cached copy.
@@ -186,13 +201,61 @@ class Phased(Algorithm[Any], Generic[State, K]):
             RefusedUpdateError: There is no cached copy, or the phase is not complete.
         """
         if message.preparation is None and self.phase.learns:
-            kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
+            kept: tuple[Any, Client] | None = client.scratch.get(_KEPT)
             if kept is None:
                 raise RefusedUpdateError("it has not begun this round")
             return kept[1]
         if not self.is_complete(message):
             raise RefusedUpdateError("nobody took part in the preparation")
         return self.preprocess(message, client)
+
+    def knows_clusters(self, state: Value) -> bool:
+        """Return whether samples can be assigned to clusters."""
+        return self.system.knows_clusters(state.system)
+
+    def centres(self, state: Value) -> Tensor | None:
+        """Return the centre of each cluster, of shape (k, dimensions); None if there are none."""
+        return self.system.centres(state.system)
+
+    def assign(self, state: Value, client: Client) -> Tensor:
+        """Return the cluster of each sample, int64 of shape (samples,)."""
+        return self.system.assign(state.system, self.preprocess(state, client))
+
+    def represent(self, state: Value, client: Client) -> Tensor | None:
+        """Map a client's samples to the centroids' space, (samples, d); None before the fit."""
+        if not self.is_complete(state):
+            return None
+        return self.system.represent(state.system, self.preprocess(state, client))
+
+    def final_model(self, state: Value) -> Value:
+        """Return the system's final model, with the fitted preprocessing."""
+        known = self.phase.public(self.phase_state(state))
+        return Prepared(self.system.final_model(state.system), known)
+
+    @property
+    def final_model_type(self) -> type[object]:
+        """The class of the final model."""
+        return self.prepared_type(self.system.final_model_type)
+
+    def assign_by_model(self, final_model: Value, client: Client) -> Tensor:
+        """Return the cluster of each sample under a final model, int64 of shape (samples,)."""
+        return self.system.assign_by_model(final_model.system, self.preprocess(final_model, client))
+
+    def probabilities(self, known: Value, client: Client) -> Tensor | None:
+        """Return the probability of each cluster, of shape (samples, k); None if there are none."""
+        return self.system.probabilities(known.system, self.preprocess(known, client))
+
+    def pictures(self, state: Value) -> Mapping[str, Tensor]:
+        """Return the system's pictures by name."""
+        return self.system.pictures(state.system)
+
+    def describe(self) -> dict[str, object]:
+        """Return the system's entries for the summary that are known before the run."""
+        return self.system.describe()
+
+    def summarize(self, state: Value) -> dict[str, object]:
+        """Return the system's entries for the summary from the last state."""
+        return self.system.summarize(state.system)
 
 
 def _same(first: object, second: object) -> bool:
@@ -205,7 +268,7 @@ def _same(first: object, second: object) -> bool:
 class _Wrapping(ServerWork[Any, Any, Any]):
     """Base class of a server's half of an exchange, on one of the fields of ``Prepared``."""
 
-    def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
+    def __init__(self, phased: PhasedClustering, work: AnyServerWork) -> None:
         self.phased = phased
         self.work = work
         self.exchange = work.exchange
@@ -232,17 +295,17 @@ class _Wrapping(ServerWork[Any, Any, Any]):
 class OfPhase(_Wrapping):
     """Server's half of an exchange of the phase (preprocessing), on the phase's state."""
 
-    def is_due(self, state: Prepared[Any, Any]) -> bool:
+    def is_due(self, state: Value) -> bool:
         """Return whether the phase's state has what the exchange needs."""
         return self.work.is_due(self.phased.phase_state(state))
 
-    def broadcast(self, state: Prepared[Any, Any]) -> Any:
+    def broadcast(self, state: Value) -> Any:
         """Return the phase's message to every client."""
         return self.work.broadcast(self.phased.phase_state(state))
 
     def aggregate(
-        self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Prepared[Any, Any], Metrics]:
+        self, state: Value, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Value, Metrics]:
         """Return the state after the phase (preprocessing) has aggregated the updates."""
         learnt, figures = self.work.aggregate(self.phased.phase_state(state), updates, randomness)
         return replace(state, preparation=learnt), figures
@@ -257,35 +320,35 @@ class OfSystem(_Wrapping):
         first: Whether it is the first of its round, whose message has the phase's state.
     """
 
-    def __init__(self, phased: Phased[Any, Any], work: AnyServerWork, first: bool) -> None:
+    def __init__(self, phased: PhasedClustering, work: AnyServerWork, first: bool) -> None:
         super().__init__(phased, work)
         self.first = first
         self.exchange = phased.exchange_with_preparation(work.exchange)
 
-    def _own(self, message: Prepared[Any, Any]) -> Any:
+    def _own(self, message: Value) -> Any:
         return message.system
 
-    def is_due(self, state: Prepared[Any, Any]) -> bool:
+    def is_due(self, state: Value) -> bool:
         """Return whether the phase is complete, and the system's state has what is needed."""
         return self.phased.is_complete(state) and self.work.is_due(state.system)
 
-    def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
+    def broadcast(self, state: Value) -> Value:
         """Return the system's message; the first of a round also holds the phase's state."""
         known = self.phased.phase.public(self.phased.phase_state(state)) if self.first else None
-        return self.phased.prepared(self.work.broadcast(state.system), known)
+        return Prepared(self.work.broadcast(state.system), known)
 
     def aggregate(
-        self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Prepared[Any, Any], Metrics]:
+        self, state: Value, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Value, Metrics]:
         """Return the state after the system has aggregated the updates."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures
 
 
-class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
+class PreparedWork(ClientWork[Value, Any]):
     """Clients' half of a system's exchange, on preprocessed samples."""
 
-    def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
+    def __init__(self, phased: PhasedClustering, work: AnyClientWork) -> None:
         self.phased = phased
         self.work = work
         self.exchange = phased.exchange_with_preparation(work.exchange)
@@ -294,7 +357,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
     def local_updates(
         self,
         task: Task,
-        message: Prepared[Any, Any],
+        message: Value,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sequence[Any]:
@@ -307,7 +370,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
     def local_sum(
         self,
         task: Task,
-        message: Prepared[Any, Any],
+        message: Value,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Any:
@@ -317,7 +380,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         self._remember(clients, inner)
         return total
 
-    def _inner(self, message: Prepared[Any, Any], clients: Sequence[Client]) -> list[Client]:
+    def _inner(self, message: Value, clients: Sequence[Client]) -> list[Client]:
         return [
             replace(self.phased.client_for_message(message, client), memory=client.memory)
             for client in clients
@@ -328,5 +391,5 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
             client.memory = own.memory
 
 
-class PreparedSum(PreparedWork, SummedWork[Prepared[Any, Any], Any]):
+class PreparedSum(PreparedWork, SummedWork[Value, Any]):
     """Clients' half of a system's exchange whose updates are sums, on preprocessed samples."""
