@@ -11,8 +11,6 @@ from torch.optim.sgd import sgd
 
 from ccfcpp.models.network import FlatNetwork
 
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-
 
 class FlatAdam:
     """Adam (Kingma and Ba 2015) as in PyTorch, on the weights of a ``FlatNetwork``.
@@ -37,11 +35,11 @@ class FlatAdam:
 
     def begin(self, learning_rate: float, moments: Mapping[str, Tensor] | None = None) -> None:
         """Set the learning rate, and the moments to what ``moments()`` returned; None: to 0."""
-        for name in _MOMENTS:
+        for name, own in self._moments.items():
             if moments:
-                self._moments[name].copy_(moments[name])
+                own.copy_(moments[name])
             else:
-                self._moments[name].zero_()
+                own.zero_()
         self._rate = learning_rate
         if self._on_device is not None:
             self._rate = self._on_device.fill_(learning_rate)

@@ -118,7 +118,11 @@ def test_the_spectrum_of_what_is_not_finite_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "share"), [([4.0, 3, 2, 1], 0.3), ([5.0, 3, 2], 0.2), ([1.0, 0], 0), ([0.0, 0], 0)]
+    ("values", "share"),
+    [
+        *(([4.0, 3, 2, 1], 0.3), ([4.0, 3, 2, 1, 0], 0.1), ([5.0, 3, 2], 0.2), ([1.0] * 4, 0.5)),
+        *(([1.0, 0], 0), ([1.0], 0), ([0.0, 0], 0), ([0.0] * 3, 0)),
+    ],
 )
 def test_tail_share_is_that_of_the_smaller_half(values: list[float], share: float) -> None:
     assert tail_share(torch.tensor(values)) == pytest.approx(share)
@@ -153,9 +157,3 @@ def test_values_that_are_rounding_errors_count_as_one_small_value() -> None:
     assert spectral_gap(full, none) == pytest.approx(2 * math.log(1e12) / 3)
     assert spectral_gap(torch.zeros(2), torch.zeros(2)) == 0
     assert math.isnan(spectral_gap(torch.full((2,), math.nan), full[:2]))
-
-
-def test_the_tail_is_the_smaller_half() -> None:
-    assert tail_share(torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0])) == pytest.approx(0.1)
-    assert tail_share(torch.ones(4)) == 0.5
-    assert tail_share(torch.ones(1)) == tail_share(torch.zeros(3)) == 0
