@@ -198,7 +198,12 @@ class _Unpacking:
         """Create the symbolic links; one that leads out of the folder becomes an empty file."""
         for path, target in self._links.items():
             path.unlink()
-            path.symlink_to(target)
+            try:
+                path.symlink_to(target)
+            except (OSError, ValueError) as error:  # no link can have such a target
+                if isinstance(error, OSError) and error.errno in _FULL:
+                    raise
+                self._add_unread(path, broken_link_reason(target))
         root = self.root.resolve()
         for path, target in self._links.items():
             with suppress(OSError, RuntimeError):  # links in a circle, which lead nowhere
@@ -218,6 +223,8 @@ class _Unpacking:
             return None
         path = self.root.joinpath(*parts)
         try:
+            if "\0" in name:
+                raise OSError(errno.EINVAL, "it has a byte 0")
             for number in range(1, len(parts) + is_folder):
                 folder = self.root.joinpath(*parts[:number])
                 self._remove(folder)

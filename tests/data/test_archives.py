@@ -1,5 +1,6 @@
 import errno
 import gzip
+import io
 import os
 import shutil
 import subprocess
@@ -217,6 +218,35 @@ def test_whatever_is_not_read_is_listed_as_of_the_folder(tmp_path: Path, suffix:
     assert [below(name) for name in packed.reading.empty] == list(data.reading.empty) == ["cow"]
     with pytest.raises(UsageError, match=r"gone\.png \(it is a link"):
         load(str(folder), skip=0)
+
+
+@pytest.mark.parametrize("target", ["", "a\0b", "x" * 5000])
+def test_a_link_that_no_disk_can_have_is_left_out(tmp_path: Path, target: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind in (("link", tarfile.SYMTYPE), ("hard", tarfile.LNKTYPE)):
+            link = tarfile.TarInfo(f"{name}.png")
+            link.type, link.pax_headers = kind, {"linkpath": target}
+            tar.addfile(link)
+        _add_file(tar, "a.png", flat(7))
+    data = load(str(tmp_path / "a.tar"), skip=1)
+    assert data.reading is not None
+    assert {file.name for file in data.reading.skipped} == {"link.png", "hard.png"}
+
+
+def test_a_name_that_no_disk_can_have_is_left_out(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        _add_file(tar, "a.png", flat(7))
+        _add_file(tar, "b.png", flat(8), path="b\0.png")
+    data = load(str(tmp_path / "a.tar"), skip=1)
+    assert data.reading is not None
+    (lost,) = data.reading.skipped
+    assert (lost.name, lost.reason) == ("b\0.png", "the disk refuses its name (it has a byte 0)")
+
+
+def _add_file(tar: tarfile.TarFile, name: str, content: bytes, **headers: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.pax_headers = len(content), headers
+    tar.addfile(member, io.BytesIO(content))
 
 
 def test_hard_links_have_the_content_of_their_targets(tmp_path: Path) -> None:
