@@ -159,13 +159,15 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 def _delete_oldest(newest: Path) -> None:
     """Delete the least recently used entries, never ``newest``, until the cache is small enough."""
     entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
-    sizes = Counter[Path]()
+    sizes, used = Counter[Path](), dict[Path, float]()
     for entry in entries:
-        if _ENTRY.fullmatch(entry.name):
-            files = (file.lstat() for file in entry.rglob("*") if not file.is_dir())
-            sizes[entry] = sum(file.st_size for file in files)
-    for entry in sorted(sizes.keys() - {newest}, key=lambda entry: entry.stat().st_mtime):
-        with suppress(PermissionError):
+        with suppress(FileNotFoundError):  # another process deletes it
+            if _ENTRY.fullmatch(entry.name):
+                used[entry] = entry.stat().st_mtime
+                files = (file.lstat() for file in entry.rglob("*") if not file.is_dir())
+                sizes[entry] = sum(file.st_size for file in files)
+    for entry in sorted(sizes.keys() - {newest}, key=lambda entry: used[entry]):
+        with suppress(PermissionError, FileNotFoundError):
             entry.chmod(0o700)  # earlier versions let every user in
         if sizes.total() > _MOST_BYTES:
             shutil.rmtree(entry, ignore_errors=True)

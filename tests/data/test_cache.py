@@ -1,5 +1,6 @@
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,13 @@ import numpy as np
 import pytest
 
 from ccfcpp.data import cache
-from ccfcpp.data.cache import Arrays, cache_folder, cached, without_cache_writes
+from ccfcpp.data.cache import (
+    Arrays,
+    cache_folder,
+    cached,
+    cached_folder,
+    without_cache_writes,
+)
 from ccfcpp.data.registry import user_folder
 
 
@@ -171,6 +178,25 @@ def test_what_was_used_longest_ago_is_deleted(
     assert decoder.calls == 4
     assert len(_entries()) == 3
     assert others.exists()
+
+
+def test_an_entry_that_another_process_deletes_meanwhile_does_no_harm(
+    source: Path, decoder: _Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached([source], "first", ("images",), decoder)
+    (entry,) = _entries()
+    rglob = Path.rglob
+
+    def vanishing(folder: Path, pattern: str) -> list[Path]:
+        found = [*rglob(folder, pattern)]
+        if folder == entry:
+            shutil.rmtree(folder)
+        return found
+
+    monkeypatch.setattr(Path, "rglob", vanishing)
+    with cached_folder([source], "second", lambda folder: None) as folder:
+        assert folder.is_dir()
+    assert not entry.exists()
 
 
 def test_nothing_is_kept_where_that_is_said(use: Use, decoder: _Decoder) -> None:
