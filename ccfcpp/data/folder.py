@@ -42,12 +42,12 @@ _THUMBNAIL_SIDE = 64
 def read_folder(
     path: Path,
     *,
-    how: DataConfig = DataConfig(),  # noqa: B008 - it cannot change
-    shape: Shape | None = None,
-    encoder: "Encoder | None" = None,
-    folders_are_clients: bool = False,
-    classes: Sequence[str] | None = None,
-    flat: bool = False,
+    how: DataConfig,
+    shape: Shape | None,
+    encoder: "Encoder | None",
+    folders_are_clients: bool,
+    classes: Sequence[str] | None,
+    flat: bool,
 ) -> ImageData | VectorData:
     """Read a folder of images, or an archive of one, laid out as `ccfcpp.data.folder_layout` says.
 

@@ -80,9 +80,7 @@ Read = tuple[NDArray[Any], list[FileFacts]]
 files, d)`; and the facts on each file, read or not."""
 
 
-def read_files(
-    files: Sequence[Path], tree: "Tree", how: DataConfig, shape: Shape | None = None
-) -> Read:
+def read_files(files: Sequence[Path], tree: "Tree", how: DataConfig, shape: Shape | None) -> Read:
     """Decode image files to one array; leave out those that cannot be read.
 
     Small images, and all if a size is given, are decoded in a first pass. Others, which could fill

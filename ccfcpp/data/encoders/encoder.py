@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,8 @@ class Encoder:
         Raises:
             UsageError: The encoder cannot take the samples, or returns infinite values or NaN.
         """
-        cache = _VectorCache(self.hash)
-        vectors, reasons = cache.read(keys), dict[int, str]()
+        folder = cache_folder() / "embeddings" / f"{_VERSION}-{self.hash[:32]}"
+        vectors, reasons = _read_cached(folder, keys), dict[int, str]()
         first: dict[str, int] = {}
         for i, key in enumerate(keys):
             if key not in vectors:
@@ -85,9 +86,9 @@ class Encoder:
                     vectors |= zip((key for key, _ in samples), rows, strict=True)
                 report_embedded(str(self), start + len(batch), len(todo), time.monotonic() - began)
                 if time.monotonic() - since > _SECONDS_BETWEEN_SAVES:
-                    stored, since = cache.store(vectors, stored), time.monotonic()
+                    stored, since = _store(folder, vectors, stored), time.monotonic()
         finally:
-            cache.store(vectors, stored)
+            _store(folder, vectors, stored)
         bad = {keys[i]: why for i, why in reasons.items()}
         reasons = {i: bad[key] for i, key in enumerate(keys) if key in bad}
         readable = [vectors[key] for key in keys if key not in bad]
@@ -110,29 +111,24 @@ class Encoder:
         return flat.astype(np.float32)
 
 
-class _VectorCache:
-    """Cache on disk of one encoder's vectors, by digest of the sample's content (its key)."""
+def _read_cached(folder: Path, wanted: Iterable[str]) -> dict[str, Vectors]:
+    """Return the vectors of those wanted keys that the folder has, by key."""
+    left, vectors = set(wanted), dict[str, Vectors]()
+    for entry in sorted(folder.glob("[!.]*")):
+        arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
+        if arrays is None:
+            continue
+        row_of = {str(key): row for row, key in enumerate(arrays["keys"])}
+        shared = left & row_of.keys()
+        vectors |= {key: np.array(arrays["vectors"][row_of[key]]) for key in shared}
+        left -= shared
+    return vectors
 
-    def __init__(self, encoder: str) -> None:
-        self._folder = cache_folder() / "embeddings" / f"{_VERSION}-{encoder[:32]}"
 
-    def read(self, wanted: Iterable[str]) -> dict[str, Vectors]:
-        """Return those vectors of the wanted keys that are in the cache, by key."""
-        left, vectors = set(wanted), dict[str, Vectors]()
-        for entry in sorted(self._folder.glob("[!.]*")):
-            arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
-            if arrays is None:
-                continue
-            row_of = {str(key): row for row, key in enumerate(arrays["keys"])}
-            shared = left & row_of.keys()
-            vectors |= {key: np.array(arrays["vectors"][row_of[key]]) for key in shared}
-            left -= shared
-        return vectors
-
-    def store(self, vectors: Mapping[str, Vectors], stored: Iterable[str]) -> set[str]:
-        """Store the vectors whose keys are not in `stored`; return the keys of all `vectors`."""
-        new = [key for key in vectors if key not in stored]
-        if new:
-            arrays = {"keys": np.array(new), "vectors": np.stack([vectors[key] for key in new])}
-            write_entry(self._folder / content_hash(new)[:32], arrays)
-        return set(vectors)
+def _store(folder: Path, vectors: Mapping[str, Vectors], stored: Iterable[str]) -> set[str]:
+    """Store the vectors whose keys are not in ``stored``; return the keys of all ``vectors``."""
+    new = [key for key in vectors if key not in stored]
+    if new:
+        arrays = {"keys": np.array(new), "vectors": np.stack([vectors[key] for key in new])}
+        write_entry(folder / content_hash(new)[:32], arrays)
+    return set(vectors)
