@@ -33,8 +33,8 @@ Layers = Sequence[Tree]
 """A user's settings, each tree overriding those before it: files first, single values last."""
 DEFAULT_PRESET = "default"
 _NEITHER = "file and no preset"
-# PyYAML lets the errors of dates that do not exist and of deep nesting through.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+# PyYAML lets the errors of dates that do not exist, of wrong tags and of deep nesting through.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError)
 
 
 class Shipped(Tree):
@@ -42,16 +42,19 @@ class Shipped(Tree):
 
 
 class _Loader(SafeLoader):
-    """YAML's safe loader, which also refuses a mapping with a key twice (YAML 1.2, §3.2.1.3)."""
+    """YAML's safe loader, which also refuses a key twice (YAML 1.2, §3.2.1.3), or of no text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 line = key.start_mark.line + 1
                 raise yaml.YAMLError(f"line {line} has the key {key.value!r} a second time")
             seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if others := [key for key in mapping if not isinstance(key, str)]:
+            raise yaml.YAMLError(f"the key {others[0]!r} is no text: write a name, or quote it")
+        return mapping
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:

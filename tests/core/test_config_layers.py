@@ -281,6 +281,8 @@ def test_a_run_needs_a_round() -> None:
         ("- 1\n- 2", "must hold keys and values"),
         ("a: 1\nb: 2\na: 3", "line 3 has the key 'a' a second time"),
         ("loss: {eta: 1, eta: 1}", "line 1 has the key 'eta' a second time"),
+        ("? [a, b]\n: 1", "is not valid YAML"),
+        ("loss: {no: 1}", "the key False is no text"),
         (None, "cannot be read"),
     ],
 )
@@ -307,7 +309,7 @@ def test_assignments_are_read_as_yaml() -> None:
     assert tree == {"a": {"b": 1, "c": [2, 3]}, "d": None, "e": "text", "f": "x=y"}
     with pytest.raises(UsageError, match="not of the form key=value"):
         parse_assignments(["loss.lam"])
-    for text in ("[1", "2024-13-45", "[" * 5000):
+    for text in ("[1", "2024-13-45", "!!timestamp x", "!!bool x", "!!int ''", "[" * 5000):
         with pytest.raises(UsageError, match="not a YAML value"):
             parse_assignments([f"loss.lam={text}"])
 
