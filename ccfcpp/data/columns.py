@@ -158,13 +158,11 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         UsageError: A column is missing, or holds values of a wrong kind.
     """
     names = known_names(path, source.written) or [*map(str, range(source.width))]
-    positions = find_vector_columns(path, roles, names, source.written)
     places = {name: place for place, name in enumerate(names)}
+    of_vectors = find_vector_columns(path, roles, names, source.written)
+    wanted = roles.arranged(names[place] for place in of_vectors)
+    positions = [places[name] for name in wanted]
     named = {name: _to_strings(path, name, source.cells(places[name])) for name in roles.named}
-    wanted = [names[place] for place in positions]
-    if roles.categories:
-        wanted = roles.arranged(wanted)
-        positions = [places[name] for name in wanted]
     coded = {
         name: encode(source.cells(places[name])) for name in wanted if name in roles.categories
     }
