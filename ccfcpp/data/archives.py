@@ -187,8 +187,10 @@ class _Unpacking:
     def _add_hard_link(self, path: Path, target: str) -> None:
         """Write a hard link as a copy of its target; if that is not yet unpacked, record this."""
         parts = _split_path(target)
-        there = self.root.joinpath(*parts)
-        if ".." in parts or not there.is_file():
+        there, is_there = self.root.joinpath(*parts), False
+        with suppress(OSError):  # no disk can have such a name
+            is_there = ".." not in parts and there.is_file()
+        if not is_there:
             self._add_unread(path, broken_link_reason(target))
         else:
             with there.open("rb") as file:
