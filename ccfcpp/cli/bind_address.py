@@ -87,12 +87,10 @@ class ServerOptions:
             )
 
 
-def check_server_settings(
-    opening: Opening[RunConfig], task: str, server: ServerOptions, admitted: int
-) -> str:
+def check_server_settings(opening: Opening[RunConfig], server: ServerOptions, admitted: int) -> str:
     """Check a server's settings before it contacts any client.
 
-    ``task`` is ``cluster`` or ``classify``; ``admitted`` is the number of clients that may join.
+    ``admitted`` is the number of clients that may join.
 
     Returns:
         A warning if the server's certificate expires soon, else "".
@@ -103,7 +101,7 @@ def check_server_settings(
     """
     from ccfcpp.deployment.keys.certificates import check_server
     from ccfcpp.deployment.keys.files import ServerKeys
-    from ccfcpp.deployment.server.enrolment import dry_run
+    from ccfcpp.deployment.server.dry_run import dry_run
 
     if server.clients is not None and server.clients > admitted:
         raise UsageError(
@@ -113,7 +111,7 @@ def check_server_settings(
     files = ServerKeys.of(server.key_folder)
     note = check_server(files.certificate, files.authority)
     if not opening.goes_on:
-        dry_run(opening.config, task, server.clients or admitted)
+        dry_run(opening.config, server.clients or admitted)
     return note
 
 

@@ -117,7 +117,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
         where = f"in {server.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
     attendance = Attendance(console, read_roster(server.admitted))
-    ends_soon = check_server_settings(opening, task, server, len(attendance.standings))
+    ends_soon = check_server_settings(opening, server, len(attendance.standings))
     roster = _signed_roster(opening, server, console)
     resumption = terminal.resume_command("serve", opening.path) + f" --task {task}"
     resumption += f" --listen {server.address}" + " --insecure" * server.insecure
@@ -134,7 +134,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
                 console.print(ends_soon)
             link.status = lambda: attendance.server_status.to_json()
             attendance.silent = link.seconds_since_call
-            experiment, folder = _wait_for_clients(opening, task, server, link, attendance, roster)
+            experiment, folder = _wait_for_clients(opening, server, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(
                 experiment, folder, _HEADLINES[task], should_stop, attendance=attendance
@@ -160,7 +160,6 @@ def _signed_roster(
 
 def _wait_for_clients(
     opening: Opening[RunConfig],
-    task: str,
     server: ServerOptions,
     link: Link,
     attendance: Attendance,
@@ -169,6 +168,7 @@ def _wait_for_clients(
     """Wait for clients; make the run with those that came, or reopen it, and its folder."""
     from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
     from ccfcpp.deployment.server.enrolment import Enrolment
+    from ccfcpp.deployment.server.run import DeployedRun
 
     least, admitted = server.clients, list(attendance.standings)
     channel = Channel(link, Timeouts(server.limit, linger=server.linger), attendance)
@@ -182,7 +182,7 @@ def _wait_for_clients(
             wait_for_clients(channel, enrolment, least)
     else:
         with attendance.wait_for(admitted, least, str(opening.path)):
-            enrolment = enrol(channel, opening.config, task, admitted, least, roster)
+            enrolment = enrol(channel, opening.config, admitted, least, roster)
         opening = with_suited_settings(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
 
@@ -200,7 +200,7 @@ def _wait_for_clients(
             enrolment = late.gather()
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(
-        lambda chosen: enrolment.make_run(chosen, channel, late.enrol_newcomers)
+        lambda chosen: DeployedRun(chosen, enrolment, channel, late.enrol_newcomers)
     )
     enrolment.save(saved)
     attendance.console.print(describe_deployed_run(experiment, enrolment.seconds))

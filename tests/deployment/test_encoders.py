@@ -23,6 +23,7 @@ from ccfcpp.deployment.link.server_status import LEFT_OUT
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import enrol
 from ccfcpp.deployment.server.enrolment import first_spec
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.pipeline import Opening
 from tests.support.deployment import AT_ONCE, Grid, Told, trusting
@@ -67,11 +68,11 @@ def test_three_clients_are_the_same_as_one_process(
 ) -> None:
     begun, grid = opening(), grid_of(photos)
     channel, names = Channel(grid, AT_ONCE, told := Told()), list(grid.workers)
-    enrolment = enrol(channel, begun.config, "cluster", names, None)
+    enrolment = enrol(channel, begun.config, names, None)
     begun = with_suited_settings(begun, enrolment.spec)
     enrolment = enrolment.with_config(begun.config)
     folder = RunFolder.create(tmp_path / "deployed", begun.config)
-    there = enrolment.make_run(begun.config, channel)
+    there = DeployedRun(begun.config, enrolment, channel)
     there.run(folder)
     assert told.lines == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
 
@@ -103,7 +104,7 @@ def test_three_clients_are_the_same_as_one_process(
 def enrolled(config: RunConfig, grid: Grid) -> list[str]:
     """Who is left out, and why."""
     names, told = list(grid.workers), Told()
-    enrol(Channel(grid, AT_ONCE, told), config, "cluster", names, len(names) - 1)
+    enrol(Channel(grid, AT_ONCE, told), config, names, len(names) - 1)
     return [line for line in told.lines if LEFT_OUT in line]
 
 
@@ -115,7 +116,7 @@ def test_a_client_with_another_encoder_is_left_out_in_one_line(photos: Path) -> 
 
 
 def test_a_server_that_knows_the_content_is_refused_by_other_clients(photos: Path) -> None:
-    spec = first_spec("cluster", opening().config.model_dump(mode="json"))
+    spec = first_spec(opening().config)
     usual = encoder_of(photos.parent / "weights-0.safetensors")
     first = load_data(spec, str(photos / "east"), None, usual)
     assert isinstance(first, VectorData)
@@ -126,7 +127,7 @@ def test_a_server_that_knows_the_content_is_refused_by_other_clients(photos: Pat
 
 
 def test_no_server_makes_a_client_load_an_encoder(photos: Path) -> None:
-    spec = first_spec("cluster", opening().config.model_dump(mode="json"))
+    spec = first_spec(opening().config)
     with pytest.raises(UsageError, match=r"the run is on vectors of torchvision.*give --encoder"):
         load_data(spec, str(photos / "east"))
     with pytest.raises(UsageError, match="and --encoder is torchvision:resnet18: give the same"):
@@ -135,7 +136,7 @@ def test_no_server_makes_a_client_load_an_encoder(photos: Path) -> None:
 
 def test_paths_of_the_server_do_not_travel() -> None:
     config = opening(**{"data.encoder": "torchvision:resnet18@/srv/secret.safetensors"}).config
-    spec: RunSpec = first_spec("cluster", config.model_dump(mode="json"))
+    spec: RunSpec = first_spec(config)
     assert spec.config["data"]["encoder"] == "torchvision:resnet18"
 
 

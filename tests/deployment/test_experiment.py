@@ -49,7 +49,6 @@ THREE: Tree = {"clusters": 3, "device": "cpu"}
 def experiment_on(
     grid: Grid,
     config: RunConfig,
-    command: str = "cluster",
     least: int | None = None,
     channel: Channel | None = None,
 ) -> DeployedRun:
@@ -58,8 +57,8 @@ def experiment_on(
     folder = next(iter(grid.workers.values())).folder.parent
     roster = introduced(grid, folder) if sums else None
     channel = channel or grid.channel
-    enrolment = enrol(channel, config, command, names, least, roster)
-    return replace(enrolment, run=RUN).make_run(config, channel)
+    enrolment = enrol(channel, config, names, least, roster)
+    return DeployedRun(config, replace(enrolment, run=RUN), channel)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -226,7 +225,7 @@ def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
 def test_a_server_that_everybody_has_left_is_stopped_at_once(rounds: int, tmp_path: Path) -> None:
     """The round that it was to end first would never end; the run goes on from its checkpoint."""
     grid = grid_of(labelled_clients(40, 30), tmp_path, tested=True)
-    experiment = experiment_on(grid, small_config("method=fedavg"), "classify")
+    experiment = experiment_on(grid, small_config("method=fedavg"))
     asked = iter([False] * rounds)
 
     def leave(report: RoundReport, scores: dict[str, float]) -> None:
@@ -259,7 +258,7 @@ def test_a_classifier_is_tested_by_its_clients(method: str, tmp_path: Path) -> N
     clients = labelled_clients(40, 30, 20)
     grid = grid_of(clients, tmp_path, tested=True)
     config = small_config(f"method={method}", "compute.cohort=1", "device=cpu")
-    summary = run(experiment_on(grid, config, "classify"), tmp_path / "run")
+    summary = run(experiment_on(grid, config), tmp_path / "run")
     assert 0 <= summary["accuracy"] <= 1
     assert summary["training_images"] == 90
 
@@ -273,8 +272,8 @@ def test_a_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
         folder = RunFolder.create(place / "run", config)
         if interrupted:
             with pytest.raises(KeyboardInterrupt):
-                experiment_on(grid, config, "classify").run(folder, _stop_in_round_1)
-        experiment_on(grid, config, "classify").run(folder)
+                experiment_on(grid, config).run(folder, _stop_in_round_1)
+        experiment_on(grid, config).run(folder)
         states[interrupted] = (place / "run" / "model.safetensors").read_bytes()
     assert states[True] == states[False]
 
@@ -298,8 +297,7 @@ def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> N
     config: RunConfig = tiny("fed-scan", THREE)
     if method == "fedavg":
         config = small_config("method=fedavg", "compute.cohort=1", "device=cpu")
-    command = "classify" if method == "fedavg" else "cluster"
-    experiment = experiment_on(grid, config, command)
+    experiment = experiment_on(grid, config)
     summary = run(experiment, tmp_path / "run")
     enrolment = Enrolment(RUN, experiment.spec, tuple(experiment.members), 1.0)
     enrolment.save(RunPaths(tmp_path / "run").deployment)
@@ -357,7 +355,7 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
 def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=True)
     config = small_config("method=scaffold", "compute.cohort=1", "device=cpu")
-    experiment = experiment_on(grid, config, "classify")
+    experiment = experiment_on(grid, config)
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(folder, _stop_in_round_1)

@@ -17,6 +17,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.server.enrolling import Enroller, enrol
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.follow_up import run_with_clients
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from tests.clustering.test_follow_up import SCAN
@@ -46,8 +47,8 @@ def _config(*settings: Tree) -> ClusterConfig:
 
 def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
     """A finished run of the clients that are there."""
-    enrolment = enrol(grid.channel, config, "cluster", list(grid.workers), 2)
-    experiment = enrolment.make_run(config, grid.channel)
+    enrolment = enrol(grid.channel, config, list(grid.workers), 2)
+    experiment = DeployedRun(config, enrolment, grid.channel)
     run = RunFolder.create(folder, config)
     experiment.run(run)
     enrolment.save(run.deployment)
@@ -58,7 +59,7 @@ def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
     late = Enroller(grid.channel, before, config, names)
-    return late.gather().make_run(config, grid.channel).run(folder)
+    return DeployedRun(config, late.gather(), grid.channel).run(folder)
 
 
 def _as_file(path: Path, clients: list[Client]) -> str:

@@ -16,6 +16,7 @@ from ccfcpp.data.images import ImageData
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import Enroller, enrol
 from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import CLASSES, grid_of
 from tests.support.classification import labelled_clients, small_config
@@ -35,9 +36,7 @@ class Late:
         grown: The enrolments with it.
     """
 
-    def __init__(
-        self, config: RunConfig, grid: Grid, folder: Path, command: str = "cluster"
-    ) -> None:
+    def __init__(self, config: RunConfig, grid: Grid, folder: Path) -> None:
         self.config, self.grid, self.folder = config, grid, RunFolder.create(folder / "run", config)
         self.told = Told()
         self.grown: list[Enrolment] = []
@@ -45,7 +44,7 @@ class Late:
         sums = bool(config.model_dump().get("privacy", {}).get("secure_sums"))
         self.roster = introduced(grid, folder) if sums else None
         grid.away.add(_LATE)
-        enrolment = enrol(grid.channel, config, command, self.names, 2, self.roster)
+        enrolment = enrol(grid.channel, config, self.names, 2, self.roster)
         self.enrolment = replace(enrolment, run=RUN)
 
     def run(self, **how: Any) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class Late:
         late = Enroller(
             channel, self.enrolment, self.config, self.names, self.grown.append, self.roster
         )
-        experiment = self.enrolment.make_run(self.config, channel, late.enrol_newcomers)
+        experiment = DeployedRun(self.config, self.enrolment, channel, late.enrol_newcomers)
         return experiment.run(self.folder, lambda *_: self.grid.away.clear(), **how)
 
     @property
@@ -142,7 +141,7 @@ def test_who_does_not_fit_stays_out(what: str, tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(*_SIZES), tmp_path, tested=what == "class")
     own = grid.workers[_LATE].load(None)  # type: ignore[arg-type]
     config: Any = tiny("fed-km", _OWN)
-    line, command = "its images are (1, 6, 8), not (1, 8, 8)", "cluster"
+    line = "its images are (1, 6, 8), not (1, 8, 8)"
     assert isinstance(own, ImageData)
     if what == "shape":
         cut = replace(own, values=own.images[:, :, :6])
@@ -151,11 +150,11 @@ def test_who_does_not_fit_stays_out(what: str, tmp_path: Path) -> None:
         named = replace(own, classes=(*CLASSES[:-1], "a new one"))
         grid.workers[_LATE].load = lambda spec: named
         config = small_config("device=cpu")
-        line, command = "the run knows no class 'a new one'", "classify"
+        line = "the run knows no class 'a new one'"
     else:
         noise: Tree = {"level": "client", "reproducible_noise": True, "noise": 20.0}
         config = tiny("fed-km", _OWN, {"privacy": noise})
-    late = Late(config, grid, tmp_path, command)
+    late = Late(config, grid, tmp_path)
     summary = late.run()
     assert [one["client"] for one in summary["participants"]] == [0, 2]
     assert late.told.said == ([] if what == "noise" else [(_LATE, f"cannot take part: {line}")])

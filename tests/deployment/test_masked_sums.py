@@ -371,15 +371,15 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     if privacy:
         pytest.importorskip("dp_accounting")
     clients = labelled_clients(30, 25, 20)
-    config, command = config_of(method, privacy)
-    grid = grid_of(clients, tmp_path, tested=command == "classify")
-    experiment = experiment_on(grid, config, command)
+    config = config_of(method, privacy)
+    grid = grid_of(clients, tmp_path, tested=method == "fedavg")
+    experiment = experiment_on(grid, config)
     summary = run(experiment, tmp_path / "run")
     assert summary["privacy"]["secure_sums"] is True
     assert summary["privacy"].get("level") == privacy.get("level")
     assert summary["refused_updates"] == 0
     assert (tmp_path / "run" / "privacy.jsonl").exists() == bool(privacy)
-    beside = experiment_on(grid, config, command)
+    beside = experiment_on(grid, config)
     assert beside.protection is not None
     mechanism: Any = beside.protection.mechanism
     alone = one_by_one(beside.spec, beside.algorithm, clients, mechanism=mechanism)
@@ -389,8 +389,8 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-def config_of(method: str, privacy: Tree) -> tuple[RunConfig, str]:
+def config_of(method: str, privacy: Tree) -> RunConfig:
     if method == "fed-scan":
-        return tiny(method, SUMS, {"clusters": 3, "privacy": privacy}), "cluster"
+        return tiny(method, SUMS, {"clusters": 3, "privacy": privacy})
     settings = [f"privacy.{key}={value}" for key, value in {"secure_sums": True, **privacy}.items()]
-    return small_config(f"method={method}", "device=cpu", "compute.cohort=1", *settings), "classify"
+    return small_config(f"method={method}", "device=cpu", "compute.cohort=1", *settings)

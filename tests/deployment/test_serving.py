@@ -16,7 +16,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import dry_run
+from ccfcpp.deployment.server.dry_run import dry_run
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.pipeline import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
@@ -194,4 +194,4 @@ def test_what_fits_no_clients_is_refused_before_any_is_asked(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_fits_some_clients_is_not_refused(method: str) -> None:
-    dry_run(tiny(method, {"clusters": 3, "device": "cpu"}), "cluster", clients=2)
+    dry_run(tiny(method, {"clusters": 3, "device": "cpu"}), clients=2)

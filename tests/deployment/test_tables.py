@@ -22,6 +22,7 @@ from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolling import enrol
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import succeeded
 from tests.support.deployment import Grid, greeted, trusting
@@ -63,9 +64,9 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     layers = [asked | {"device": "cpu", "seed": 2, "vectors": vectors}]
     begun = CLUSTERING.open(layers, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
-    enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
+    enrolment = enrol(grid.channel, begun.config, list(FARMS), None)
     begun = with_suited_settings(begun, enrolment.spec)
-    there = enrolment.with_config(begun.config).make_run(begun.config, grid.channel)
+    there = DeployedRun(begun.config, enrolment.with_config(begun.config), grid.channel)
     there.run(RunFolder.create(tmp_path / "deployed", begun.config))
 
     alone = {"dataset": str(tmp_path / "wines"), "partition": {"kind": "folders"}}

@@ -17,7 +17,6 @@ from ccfcpp.deployment.link.messages import Request, Response
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import enrol
-from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
@@ -293,12 +292,10 @@ class Target:
         self, config: RunConfig, clients: Sequence[Client], folder: Path, lives: bool = False
     ) -> None:
         self.tape = Tape(Grid({c.name: worker_of(c, folder, CLASSES) for c in clients}), lives)
-        command = "cluster" if hasattr(config, "clusters") else "classify"
         names = list(self.tape.grid.workers)
         channel = Channel(self.tape, AT_ONCE)
-        found = enrol(channel, config, command, names, None)
-        enrolment: Enrolment = replace(found, run=RUN)
-        self.experiment: DeployedRun = enrolment.make_run(config, channel)
+        found = enrol(channel, config, names, None)
+        self.experiment = DeployedRun(config, replace(found, run=RUN), channel)
         self.tape.answers.clear()
         if self.experiment.protection is not None:
             self.experiment.protection.open(folder / "privacy.jsonl", goes_on=False)

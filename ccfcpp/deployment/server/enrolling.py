@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 def enrol(
     channel: Channel,
     config: RunConfig,
-    command: str,
     names: Sequence[str],
     least: int | None,
     roster: "SignedRoster | None" = None,
@@ -36,12 +35,11 @@ def enrol(
     Args:
         channel: Connection to the clients.
         config: Configuration of the run.
-        command: ``cluster`` or ``classify``.
         names: Names of all clients, in the order of their numbers.
         least: Number of clients to wait for; None: all that can take part.
         roster: For secure sums: the signed list of clients' keys, which is sent to each client.
     """
-    spec = first_spec(command, config.model_dump(mode="json"))
+    spec = first_spec(config)
     if roster is not None:
         spec = spec.model_copy(update={"roster": roster.digest})
     nobody = Enrolment(new_token(), spec, (), math.inf)

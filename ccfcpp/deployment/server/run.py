@@ -1,10 +1,8 @@
 """A deployed run, whose clients are on other machines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import torch
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
@@ -17,12 +15,11 @@ from ccfcpp.deployment.link.algorithms import (
     clustering_problem,
     counts_exchange,
 )
-from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.evaluator import CountsEvaluator
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Algorithm, ClientContext
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import Transport
@@ -32,36 +29,26 @@ from ccfcpp.runs.run import Run
 from ccfcpp.runs.setting import Safeguards, Setting
 from supervised.config import ClassifyConfig
 
-Exchanges = Mapping[str, Exchange[Any, Any]]
-Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
-"""Returns the transport to the clients, given the run's description for clients, its exchanges by
-name and the server's device."""
-
 
 class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
     """Server side of a run whose images are at clients on other machines.
 
     Args:
         config: Configuration of the run.
-        spec: Description of the run.
-        members: The clients that have been admitted.
-        connect: Returns the transport to these clients.
-        skipped: Number of files that the clients have left out.
-        larger: Returns the run with the clients that have joined since the last round; None if
-            there are none.
+        enrolment: The run's clients and its description.
+        channel: Connection to the clients.
+        enrol: Returns a larger enrolment if clients have joined since the last call; else None.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        spec: RunSpec,
-        members: Sequence[Member],
-        connect: Connect,
-        skipped: int = 0,
-        larger: "Callable[[], DeployedRun | None]" = lambda: None,
+        enrolment: Enrolment,
+        channel: Channel,
+        enrol: Callable[[], Enrolment | None] = lambda: None,
     ) -> None:
         assert isinstance(config, ClusterConfig | ClassifyConfig)
-        setting = Setting.of(config)
+        setting, spec, members = Setting.of(config), enrolment.spec, enrolment.members
         config.section(AttackConfig).refuse_deployed()
         numbers = [member.id for member in members]
         connected = setting.availability.connected(numbers, setting.randomness)
@@ -88,10 +75,12 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         mechanism = around.protection.mechanism if around.protection else None
         # Clients compute the privacy loss of their images themselves, from this noise.
         client_spec = spec.with_noise(mechanism.budget.noise) if mechanism else spec
-        self.spec, self._everyone, self._larger = spec, members, larger
-        self.deployed = connect(client_spec, exchanges, setting.device)
+        self.spec, self._everyone, self._enrol = spec, members, enrol
+        self.deployed = Deployed(
+            channel, client_spec, enrolment.run, exchanges, setting.device, enrolment.sessions
+        )
         evaluator = CountsEvaluator(
-            config, spec, algorithm, present, len(absent), self.deployed, skipped
+            config, spec, algorithm, present, len(absent), self.deployed, enrolment.skipped
         )
         super().__init__(setting, algorithm, side, present, around, evaluator, epilogue, absent)
 
@@ -108,9 +97,11 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
 
     def for_round(self, number: int) -> "DeployedRun | None":
         """Return the run with all clients if some have joined since the last round; else None."""
-        larger = self._larger()
-        if larger is not None:
-            larger.deployed.take_over(self.deployed)
+        enrolment = self._enrol()
+        if enrolment is None:
+            return None
+        larger = DeployedRun(self.config, enrolment, self.deployed.channel, self._enrol)
+        larger.deployed.take_over(self.deployed)
         return larger
 
     def transport(

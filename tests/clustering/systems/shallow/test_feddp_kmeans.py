@@ -404,8 +404,7 @@ def test_images_of_another_size_are_resized(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_clients_are_not_told_where_the_servers_images_are() -> None:
-    config = tiny(NAME, {"feddp": {"server": "/srv/secret"}}).model_dump(mode="json")
-    spec = first_spec("cluster", config)
+    spec = first_spec(tiny(NAME, {"feddp": {"server": "/srv/secret"}}))
     assert "secret" not in spec.model_dump_json()
     assert spec.config["feddp"]["points"] == 20
 
