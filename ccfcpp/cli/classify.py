@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import RunOptions, Seeds, ShowProfile, run_command
+from ccfcpp.cli.options import RunOptions, Seeds, ShowProfile
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
@@ -49,7 +50,7 @@ FLAGS = (
 )
 
 
-@run_command(FLAGS, ClassifyConfig)
+@with_flags(FLAGS, ClassifyConfig)
 def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
     """Train a classifier over clients, by FedAvg or a related method, with FedDecorr or without.
 

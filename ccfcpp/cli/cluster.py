@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.options import From, RunOptions, ShowProfile, continuation_settings, run_command
+from ccfcpp.cli.options import From, RunOptions, ShowProfile, continuation_settings
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.api import CLUSTERING, has_preset
@@ -51,7 +52,7 @@ _MOST_ROWS = 12
 """Most rows and columns of a printed table of clients."""
 
 
-@run_command(FLAGS, ClusterConfig)
+@with_flags(FLAGS, ClusterConfig)
 def cluster(options: RunOptions, run: From = None, profile: ShowProfile = False) -> None:
     """Cluster images, vectors or tables that several clients hold.
 

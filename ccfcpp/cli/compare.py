@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import RunOptions, Seeds, run_command
+from ccfcpp.cli.options import RunOptions, Seeds
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
@@ -39,7 +40,7 @@ FLAGS = (
 )
 
 
-@run_command(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
+@with_flags(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
 def compare(
     options: RunOptions,
     seeds: Seeds = 1,

@@ -12,7 +12,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.bind_address import address, require_flower
 from ccfcpp.cli.join_status import StatusLine
-from ccfcpp.cli.setting_options import expand_dataclasses, with_flags
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import EmbeddingProgress, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import unflatten, validate
@@ -85,7 +85,6 @@ class JoinOptions:
 
 
 @with_flags((*_DATA, *_RULES), ClusterConfig, Rules)
-@expand_dataclasses
 def join(options: JoinOptions, named: flags.Named) -> None:
     """Take part in a federation with the images of this machine, which stay here.
 

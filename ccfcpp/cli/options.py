@@ -1,6 +1,5 @@
 """Command-line options that several commands share and that are no keys of the configuration."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,7 @@ from typing import Annotated
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.setting_options import Command, expand_dataclasses, with_flags
-from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import Layers, merge, parse_assignments, read_configs, unflatten
 from ccfcpp.core.errors import UsageError
 
@@ -83,13 +81,3 @@ def continuation_settings(options: RunOptions, layers: Layers) -> Tree:
     if options.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
     return values
-
-
-def run_command(
-    table: Sequence[flags.Flag], *kinds: type[Section], base: Tree | None = None
-) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command flags and the options of ``RunOptions``.
-
-    The arguments are those of ``with_flags``; ``table`` holds the flags.
-    """
-    return lambda command: with_flags(table, *kinds, base=base)(expand_dataclasses(command))

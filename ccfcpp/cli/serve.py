@@ -15,8 +15,9 @@ from rich.console import Console
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.bind_address import ServerOptions, address, check_server_settings, require_flower
-from ccfcpp.cli.options import From, RunOptions, continuation_settings, run_command
+from ccfcpp.cli.options import From, RunOptions, continuation_settings
 from ccfcpp.cli.participants import Attendance
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.single_run import describe_protection, size_in_words
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_over_a_network
@@ -65,7 +66,7 @@ class Task(StrEnum):
     CLASSIFY = "classify"
 
 
-@run_command(_FLAGS, ClusterConfig, ClassifyConfig)
+@with_flags(_FLAGS, ClusterConfig, ClassifyConfig)
 def serve(
     server: ServerOptions,
     options: RunOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperOption
@@ -21,35 +21,8 @@ if TYPE_CHECKING:
     from ccfcpp.core.settings_reference import KeyDescription
 
 Command = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class _FlagTable:
-    """A command's flags, the classes of settings that they set, and its own defaults (``base``)."""
-
-    flags: Sequence[Flag]
-    kinds: tuple[type[Section], ...]
-    base: Tree
-
-    def explain(self, options: Iterable[object]) -> None:
-        """Set the help of each option that declares one of the flags."""
-        described = _settings(self.kinds)
-        held = _default_values(self.kinds[0], described) | dict(flatten(self.base))
-        by_name = {flag.name: flag for flag in self.flags}
-        for option in options:
-            if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
-                flag.explain(option, described[flag.key], held[flag.key])
-                option.rich_help_panel = flag.panel or _systems_with(flag, self.kinds)
-
-
-_TABLES: dict[Command, _FlagTable] = {}
-
-
-def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
-    """Give a command a signature with parameters ``own``, of which typer makes its options."""
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+_EXPLAIN: dict[Command, Callable[[Iterable[object]], None]] = {}
+"""For each command with flags, what sets the help of those of its options that are flags."""
 
 
 def with_flags(
@@ -57,7 +30,8 @@ def with_flags(
 ) -> Callable[[Command], Command]:
     """Return a decorator that gives a command flags, and passes their values to it as ``named``.
 
-    If a setting is refused, the message names its flag and not the key behind it.
+    Each field of a dataclass that the command takes becomes an option, too. If a setting is
+    refused, the message names its flag and not the key behind it.
 
     Args:
         flags: Flags to add before the command's own options.
@@ -66,6 +40,8 @@ def with_flags(
     """
 
     def decorate(command: Command) -> Command:
+        expanded, own = _expand_dataclasses(command)
+
         @functools.wraps(command)
         def wrapper(**given: object) -> None:
             values = {flag: given.pop(flag.name) for flag in flags}
@@ -74,22 +50,25 @@ def with_flags(
             named = {flag.key: value for flag, value in typed.items()}
             set_partition_kind(named)
             try:
-                command(named=named, **given)
+                expanded(named=named, **given)
             except UsageError as error:
-                known, own = ({flag.key: flag.option for flag in some} for some in (flags, typed))
-                raise UsageError(error.by_flags(own, known)) from error
+                known, user = ({flag.key: flag.option for flag in some} for some in (flags, typed))
+                raise UsageError(error.by_flags(user, known)) from error
 
-        own = dict(inspect.signature(command, eval_str=True).parameters)
-        del own["named"]
-        give_parameters(wrapper, [*(flag.parameter for flag in flags), *own.values()])
-        _TABLES[wrapper] = _FlagTable(flags, kinds, base or {})
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        others = [each.replace(kind=keyword) for each in own if each.name != "named"]
+        parameters = [*(flag.parameter for flag in flags), *others]
+        # Of the signature typer makes the command's options.
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        _EXPLAIN[wrapper] = functools.partial(_explain, flags, kinds, base or {})
         return wrapper
 
     return decorate
 
 
-def expand_dataclasses(command: Command) -> Command:
-    """Replace each dataclass parameter of a command by an option for each of its fields."""
+def _expand_dataclasses(command: Command) -> tuple[Command, list[inspect.Parameter]]:
+    """Return a command that takes the fields of dataclasses in their place, and its parameters."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
         name: inspect.signature(each.annotation, eval_str=True).parameters
@@ -97,17 +76,14 @@ def expand_dataclasses(command: Command) -> Command:
         if isinstance(each.annotation, type) and is_dataclass(each.annotation)
     }
 
-    @functools.wraps(command)
-    def wrapper(**given: object) -> None:
+    def expanded(**given: object) -> None:
         made = {
             name: own[name].annotation(**{key: given.pop(key) for key in options})
             for name, options in groups.items()
         }
         command(**made, **given)
 
-    spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
-    give_parameters(wrapper, spread)
-    return wrapper
+    return expanded, [each for name in own for each in groups.get(name, {name: own[name]}).values()]
 
 
 def command_class(command: Command) -> type[TyperCommand]:
@@ -115,11 +91,24 @@ def command_class(command: Command) -> type[TyperCommand]:
 
     class Explained(TyperCommand):
         def get_help(self, ctx: Any) -> str:
-            if table := _TABLES.get(command):
-                table.explain(self.params)
+            if explain := _EXPLAIN.get(command):
+                explain(self.params)
             return super().get_help(ctx)
 
     return Explained
+
+
+def _explain(
+    flags: Sequence[Flag], kinds: Sequence[type[Section]], base: Tree, options: Iterable[object]
+) -> None:
+    """Set the help of each option that declares one of the flags, which set ``kinds``."""
+    described = _settings(kinds)
+    held = _default_values(kinds[0], described) | dict(flatten(base))
+    by_name = {flag.name: flag for flag in flags}
+    for option in options:
+        if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
+            flag.explain(option, described[flag.key], held[flag.key])
+            option.rich_help_panel = flag.panel or _systems_with(flag, kinds)
 
 
 def _own_systems() -> list[System]:
