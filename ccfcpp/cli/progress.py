@@ -19,7 +19,7 @@ from ccfcpp.core.config_layers import C
 from ccfcpp.core.progress import RoundProgress
 from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import format_count, list_names
-from ccfcpp.deployment.link.server_status import ServerStatus
+from ccfcpp.deployment.link.server_status import MOST_SECONDS, ServerStatus
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.studies.study import Study
 
@@ -134,7 +134,8 @@ class RunProgress:
             return ServerStatus(phase="ending", rounds=self.rounds)
         there = self._work(number, self.rounds) - share * self._work(number, number + 1)
         known = self._by_images == self.pace.counts_images
-        left = self._one * there if known and self._one is not None else None
+        # A round that waited for clients for days could make it more than is allowed.
+        left = min(self._one * there, MOST_SECONDS) if known and self._one is not None else None
         return ServerStatus(phase="training", round=number, rounds=self.rounds, left=left)
 
     def _remark(self, line: str) -> None:

@@ -19,6 +19,7 @@ from ccfcpp.core.progress import (
     report_round,
 )
 from ccfcpp.data.images import ImageData
+from ccfcpp.deployment.link.server_status import MOST_SECONDS, ServerStatus
 from ccfcpp.engine.federation import RoundReport
 from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
@@ -69,6 +70,23 @@ def test_a_round_of_many_exchanges_says_little_of_those_of_one(
     assert said[0] == "about 12:00 min for 101 rounds, by the first one's time"
     assert said[1].endswith("10:00 left")
     assert said[-1].endswith("9:48 left")
+
+
+def test_a_server_that_waited_for_days_still_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What clients would refuse, or what cannot be said, would end all calls of clients."""
+    now = [0.0]
+    monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
+    progress = RunProgress(Console(file=io.StringIO()), 1000, ("nmi", "NMI"))
+    with progress, report_progress_to(progress.pace):
+        report_round(0)
+        now[0] = 3 * 86400
+        progress(RoundReport(0, [0]), {})
+        report_round(1)
+    status = progress.server_status
+    assert status.left == MOST_SECONDS
+    assert ServerStatus.read(status.to_json()) == status
 
 
 def test_a_run_of_one_round_estimates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

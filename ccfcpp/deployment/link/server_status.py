@@ -13,6 +13,8 @@ STRANGER = "this key is not on the roster"
 """Value of that header if the client's key is not on the roster."""
 LEFT_OUT = "cannot take part"
 """First words of the message about a client that is refused before a run."""
+MOST_SECONDS = 10**8
+"""Largest time left that is stated: a client refuses more."""
 _MOST_LETTERS = 500
 
 Number = Annotated[int, Field(ge=0, lt=10**7)]
@@ -35,7 +37,7 @@ class ServerStatus(Section):
     wanted: Number = 0
     round: Number = 0
     rounds: Number = 0
-    left: Annotated[float, Field(ge=0, le=10**8)] | None = None
+    left: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None = None
 
     @staticmethod
     def read(text: str) -> "ServerStatus | None":
