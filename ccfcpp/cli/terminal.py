@@ -42,7 +42,10 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
+        # Without a file its text alone says what is wrong, such as that a disk is full.
+        named = error.filename is not None
+        why = f"{error.filename} cannot be used ({error.strerror})" if named else str(error)
+        raise UsageError(why) from error
 
 
 def progress_console() -> Console:

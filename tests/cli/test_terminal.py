@@ -31,6 +31,14 @@ def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:
         Path("/nowhere/x").read_bytes()
 
 
+def test_an_error_without_a_file_keeps_its_words() -> None:
+    with (
+        pytest.raises(UsageError, match=r"^x cannot be written: the disk is full$"),
+        usage_errors(),
+    ):
+        raise OSError("x cannot be written: the disk is full")
+
+
 def test_the_command_to_go_on_by_can_be_pasted() -> None:
     assert resume_command("cluster", Path("a b")) == "ccfcpp cluster --out 'a b' --resume"
     assert resume_command("cluster", Path("a"), "b.pt").endswith("--resume --encoder b.pt")
