@@ -100,7 +100,7 @@ def check_server_settings(opening: Opening[RunConfig], server: ServerOptions, ad
             client would accept the server's certificate.
     """
     from ccfcpp.deployment.keys.certificates import check_server
-    from ccfcpp.deployment.keys.files import ServerKeys
+    from ccfcpp.deployment.keys.files import require_server_keys
     from ccfcpp.deployment.server.dry_run import dry_run
 
     if server.clients is not None and server.clients > admitted:
@@ -108,8 +108,9 @@ def check_server_settings(opening: Opening[RunConfig], server: ServerOptions, ad
             f"--clients {server.clients} is more than the {format_count(admitted, 'client')} of "
             f"the roster {server.admitted}: put their .pub files there, or give fewer"
         )
-    files = ServerKeys.of(server.key_folder)
-    note = check_server(files.certificate, files.authority)
+    keys = server.key_folder
+    require_server_keys(keys)
+    note = check_server(keys / "server.crt", keys / "ca.crt")
     if not opening.goes_on:
         dry_run(opening.config, server.clients or admitted)
     return note

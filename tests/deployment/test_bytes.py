@@ -28,7 +28,6 @@ from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
 from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
-from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
 from ccfcpp.deployment.link.flower import decode_packet, payload_record, to_records
 from ccfcpp.deployment.link.messages import (
@@ -41,8 +40,8 @@ from ccfcpp.deployment.link.messages import (
 )
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server import connections
 from ccfcpp.deployment.server.admission import Admission
-from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.gate_server import GateSetting
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -192,12 +191,14 @@ def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
 def gate(keys: Path) -> Iterator[tuple[int, FakeFleet]]:
     """The port of a gate, and what is behind it."""
     fleet = FakeFleet()
-    with tempfile.TemporaryDirectory() as folder, served(fleet, uds=f"{folder}/f"):
-        limits = ConnectionLimits(patience=0.3)
-        setting = GateSetting(
-            "127.0.0.1", 0, ServerKeys.of(keys), Path(folder) / "f", limits=limits
-        )
-        with open_gate(setting) as port:
+    files = keys / "server.crt", keys / "server.key"
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as folder,
+        served(fleet, uds=f"{folder}/f"),
+    ):
+        patch.setattr(connections, "_PATIENCE", 0.3)
+        with open_gate(GateSetting("127.0.0.1", 0, *files, Path(folder) / "f")) as port:
             yield port, fleet
 
 

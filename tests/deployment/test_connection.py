@@ -24,7 +24,6 @@ from ccfcpp.deployment.client.connection import NOT_A_GATE, CallSigner, Connecti
 from ccfcpp.deployment.client.fleet import FleetClient
 from ccfcpp.deployment.client.proxy import Proxy, explain, find_proxy
 from ccfcpp.deployment.keys.certificates import read_key
-from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, PULL, SMALL
 from tests.support.gates import served
 
@@ -60,8 +59,8 @@ def signing(keys: Path) -> CallSigner:
 
 @pytest.fixture(scope="module")
 def rogue_at(keys: Path) -> Iterator[tuple[Rogue, int]]:
-    app, files = Rogue(), ServerKeys.of(keys)
-    with listening(app, ssl_certfile=files.certificate, ssl_keyfile=files.key) as port:
+    app, tls = Rogue(), {"ssl_certfile": keys / "server.crt", "ssl_keyfile": keys / "server.key"}
+    with listening(app, **tls) as port:
         yield app, port
 
 

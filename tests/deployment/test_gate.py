@@ -26,10 +26,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import SMALL
-from ccfcpp.deployment.server import gate, gate_server
-from ccfcpp.deployment.server.connections import ConnectionLimits
+from ccfcpp.deployment.server import connections, gate, gate_server
 from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting, open_socket
@@ -79,7 +77,7 @@ def upstream() -> Iterator[tuple[FakeFleet, Path]]:
 
 @pytest.fixture(scope="module")
 def setting(keys: Path, upstream: tuple[FakeFleet, Path]) -> GateSetting:
-    return GateSetting("127.0.0.1", 0, ServerKeys.of(keys), upstream[1])
+    return GateSetting("127.0.0.1", 0, keys / "server.crt", keys / "server.key", upstream[1])
 
 
 @pytest.fixture(scope="module")
@@ -404,9 +402,10 @@ def test_a_body_that_never_comes_is_not_waited_for(
 
 
 @pytest.fixture
-def narrow(setting: GateSetting) -> Iterator[int]:
-    limits = ConnectionLimits(connections=12, from_one=8, patience=0.5)
-    with open_gate(replace(setting, limits=limits)) as port:
+def narrow(setting: GateSetting, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    for name, limit in {"_CONNECTIONS": 12, "_FROM_ONE": 8, "_PATIENCE": 0.5}.items():
+        monkeypatch.setattr(connections, name, limit)
+    with open_gate(setting) as port:
         yield port
 
 
@@ -574,7 +573,7 @@ def test_a_setting_that_does_not_serve(
         (mend, {"key": keys / "ca.key"}),
         (mend, {"certificate": keys / "ca.key"}),
     ):
-        refused(f"cannot be used for TLS .*{reason}", keys=replace(setting.keys, **changes))
+        refused(f"cannot be used for TLS .*{reason}", **changes)
 
 
 # --- a process of its own -------------------------------------------------------------------------
@@ -622,7 +621,7 @@ def test_it_serves_and_comes_back_when_it_is_killed(
 def test_what_cannot_be_used_is_refused_at_once(
     keys: Path, tmp_path: Path, setting: GateSetting
 ) -> None:
-    wrong = replace(setting, keys=replace(setting.keys, key=keys / "none"))
+    wrong = replace(setting, key=keys / "none")
     with (
         pytest.raises(UsageError, match="cannot be used for TLS"),
         gate_process(wrong, tmp_path / "gate.log"),

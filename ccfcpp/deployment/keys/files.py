@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
@@ -18,26 +17,11 @@ _OWN_FOLDER = 0o700
 _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
-@dataclass(frozen=True)
-class ServerKeys:
-    """Paths of a server's certificate and private key, and of its authority's certificate."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    @staticmethod
-    def of(folder: Path) -> "ServerKeys":
-        """Return the paths of the key files in a folder.
-
-        Raises:
-            UsageError: A file is missing.
-        """
-        keys = ServerKeys(folder / "server.crt", folder / "server.key", folder / "ca.crt")
-        for path in (keys.certificate, keys.key, keys.authority):
-            if not path.is_file():
-                raise UsageError(f"{path} is missing: make keys with ccfcpp keys, or give --keys")
-        return keys
+def require_server_keys(folder: Path) -> None:
+    """Raise ``UsageError`` if a server's key or certificate, or ``ca.crt``, is not in a folder."""
+    for path in (folder / "server.crt", folder / "server.key", folder / "ca.crt"):
+        if not path.is_file():
+            raise UsageError(f"{path} is missing: make keys with ccfcpp keys, or give --keys")
 
 
 def private_path(folder: Path, name: str) -> Path:

@@ -10,42 +10,30 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+_CONNECTIONS, _FROM_ONE = 1000, 250
+"""Largest number of connections, lower if the process may open too few files; and of those from
+one address."""
+_PATIENCE = 10.0
+"""Time limit for a TLS handshake and for the header of each request, in seconds."""
 _FILES_OF_A_CONNECTION = 4
 """File descriptors for each connection: its own, the one to the fleet, and two in reserve."""
 _FULL = 0.1
 """Seconds to wait if there are no more file descriptors."""
 
 
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """Limits for the clients' connections to the gate, the server's reverse proxy.
-
-    Attributes:
-        connections: Largest number of connections; lower if the process may open too few files.
-        from_one: Largest number of connections from one address.
-        patience: Time limit for a TLS handshake and for the header of each request, in seconds.
-    """
-
-    connections: int = 1000
-    from_one: int = 250
-    patience: float = 10.0
-
-
 class ConnectionLimiter:
     """Accepts connections, within limits, for a uvicorn server that does not listen itself."""
 
-    def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
+    def __init__(self, server: uvicorn.Server) -> None:
         self.server = server
-        self.limits = limits
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = min(limits.connections, files // _FILES_OF_A_CONNECTION)
+        self._most = min(_CONNECTIONS, files // _FILES_OF_A_CONNECTION)
         self._open: Counter[str] = Counter()
         self._starting: set[asyncio.Task[None]] = set()
 
@@ -68,7 +56,7 @@ class ConnectionLimiter:
             task.add_done_callback(self._starting.discard)
 
     def _is_full(self, address: str) -> bool:
-        return self._open.total() >= self._most or self._open[address] >= self.limits.from_one
+        return self._open.total() >= self._most or self._open[address] >= _FROM_ONE
 
     async def _start(self, connection: socket.socket, address: str) -> None:
         """Perform the TLS handshake, and pass the connection to uvicorn."""
@@ -79,15 +67,14 @@ class ConnectionLimiter:
             if not self._open[address]:
                 del self._open[address]
 
-        protocol = TimedProtocol(
-            config, self.server.server_state, self.server.lifespan.state, self.limits.patience, end
-        )
+        state = self.server.server_state, self.server.lifespan.state
+        protocol = TimedProtocol(config, *state, end)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 connection,
                 ssl=config.ssl,
-                ssl_handshake_timeout=self.limits.patience,
+                ssl_handshake_timeout=_PATIENCE,
             )
         except (OSError, TimeoutError):  # no TLS, or not in time
             with suppress(OSError):
@@ -99,7 +86,7 @@ class ConnectionLimiter:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with a deadline for the header of each request.
 
-    If a header takes over ``patience`` seconds, the connection is closed; then ``end`` is called.
+    If a header takes over ``_PATIENCE`` seconds, the connection is closed; then ``end`` is called.
 
     Attributes:
         made: Whether the connection was established.
@@ -110,12 +97,10 @@ class TimedProtocol(H11Protocol):
         config: uvicorn.Config,
         server_state: Any,
         app_state: dict[str, Any],
-        patience: float,
         end: Callable[[], None],
     ) -> None:
         super().__init__(config, server_state, app_state)
         self.made = False
-        self._patience = patience
         self._end = end
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -141,7 +126,7 @@ class TimedProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self._cancel_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._patience, self._abort)
+            self._deadline = self.loop.call_later(_PATIENCE, self._abort)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

@@ -38,7 +38,7 @@ def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
     """Run a gate (the server's reverse proxy) within the context, in a process of its own.
 
     Args:
-        setting: The gate's address, keys and limits.
+        setting: The gate's address and keys.
         log: File for the process's output.
 
     Yields:

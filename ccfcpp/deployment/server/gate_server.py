@@ -14,8 +14,7 @@ import httpx
 import uvicorn
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.server.connections import ConnectionLimiter, ConnectionLimits
+from ccfcpp.deployment.server.connections import ConnectionLimiter
 from ccfcpp.deployment.server.gate import HTTP_SERVER, Gate
 
 TO_FINISH = 5
@@ -31,22 +30,22 @@ fleet closes it, so that no request uses a connection that is being closed."""
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Address, keys and limits of a gate, the server's reverse proxy.
+    """Address and keys of a gate, the server's reverse proxy.
 
     Attributes:
         host: Address to listen on; ``0.0.0.0``: all of IPv4, ``::``: all addresses.
         port: Port to listen on; 0: any free one.
-        keys: Paths of the server's key files.
+        certificate: Path of the server's certificate.
+        key: Path of its private key.
         behind: Path of the Unix socket to which the gate forwards calls.
-        limits: Limits for connections.
         passphrase: Passphrase of the server's key; None if it is not encrypted.
     """
 
     host: str
     port: int
-    keys: ServerKeys
+    certificate: Path
+    key: Path
     behind: Path
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     passphrase: str | None = field(default=None, repr=False)
 
 
@@ -59,7 +58,7 @@ def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
 
     async def serve() -> None:
         async with link:
-            limiter = ConnectionLimiter(server, setting.limits)
+            limiter = ConnectionLimiter(server)
             accepting = asyncio.create_task(limiter.accept(listening))
             serving = asyncio.create_task(server.serve(sockets=[]))
             while not (server.should_exit or serving.done()):
@@ -104,7 +103,7 @@ def _client(setting: GateSetting) -> httpx.AsyncClient:
 
 
 def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
-    certificate, key = setting.keys.certificate, setting.keys.key
+    certificate, key = setting.certificate, setting.key
     config = uvicorn.Config(
         gate,
         ssl_certfile=certificate,

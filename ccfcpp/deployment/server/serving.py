@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.certificates import PublicKey, is_encrypted, public_pem, read_key
-from ccfcpp.deployment.keys.files import ServerKeys, public_path
+from ccfcpp.deployment.keys.files import public_path, require_server_keys
 from ccfcpp.deployment.keys.passphrases import read_passphrase
 from ccfcpp.deployment.keys.roster import read_public_key, read_roster, roster_names
 from ccfcpp.deployment.server.clock import steady_clock
@@ -33,16 +33,16 @@ def open_server(
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
-    files, admitted = ServerKeys.of(keys), read_roster(roster)
-    passphrase = None
-    if is_encrypted(files.key):
-        passphrase = read_passphrase(files.key)
-        read_key(files.key, passphrase)  # its error is clearer than that of TLS
+    require_server_keys(keys)
+    admitted, key, passphrase = read_roster(roster), keys / "server.key", None
+    if is_encrypted(key):
+        passphrase = read_passphrase(key)
+        read_key(key, passphrase)  # its error is clearer than that of TLS
     # A temporary folder, since a socket's path must be short and its folder private.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
         known = {name: public_pem(key) for name, key in admitted.items()}
         fleet, behind = Fleet(known, lambda: _unchanged(roster, admitted)), Path(place) / "fleet"
-        setting = GateSetting(host, port, files, behind, passphrase=passphrase)
+        setting = GateSetting(host, port, keys / "server.crt", key, behind, passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
             gate_process(setting, logs / "gate.log") as listening,
