@@ -292,6 +292,13 @@ def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path)
         renew_client(site, "clinic-1")
 
 
+def test_a_key_is_renewed_whose_public_half_went_to_the_server(tmp_path: Path) -> None:
+    make_client(tmp_path, "a")
+    (tmp_path / "roster" / "a.pub").unlink()
+    _, number = renew_client(tmp_path, "a")
+    assert fingerprint(read_roster(tmp_path / "roster")["a"]) == number
+
+
 def test_a_renewal_that_fails_leaves_the_old_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,14 +130,16 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
         raise UsageError(f"{key} is missing: make one with ccfcpp keys request {name}")
     if old.exists():
         raise UsageError(f"{old} is kept of an earlier renewal: move it away")
-    before, content = read_key(key), public.read_bytes()
+    # The public key may have gone to the server.
+    before, content = read_key(key), public.read_bytes() if public.exists() else None
     key.rename(old)
-    public.unlink()
+    public.unlink(missing_ok=True)
     try:
         make_client(folder, name, passphrase)
     except UsageError:
         old.rename(key)
-        write_atomically(public, content)
+        if content is not None:
+            write_atomically(public, content)
         raise
     return _write_request(folder, name, read_key(key, passphrase), before)
 
