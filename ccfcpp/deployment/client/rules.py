@@ -17,7 +17,6 @@ from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.link.run_spec import RunSpec
-    from ccfcpp.privacy.sums.identity import Floor
 
 SUFFIX = ".rules"
 """Suffix of the file with the rules, which lies beside the client's key."""
@@ -101,13 +100,6 @@ class Rules(Section):
     def allowed(self) -> frozenset[Kind]:
         """All kinds of data, such as models, that the client may send."""
         return ALWAYS | frozenset(self.allow)
-
-    @property
-    def floor(self) -> "Floor":
-        """The fewest honest clients accepted in a secure sum, and the assumed colluders."""
-        from ccfcpp.privacy.sums.identity import Floor
-
-        return Floor(self.colluders, self.honest)
 
     def check(self, spec: "RunSpec") -> None:
         """Check a run's description against the rules.

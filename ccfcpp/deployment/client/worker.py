@@ -43,7 +43,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import SendsParts
-from ccfcpp.privacy.sums.identity import Safeguard
+from ccfcpp.privacy.sums.identity import Floor, Safeguard
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Worker:
         self,
         load: Callable[[RunSpec], AnyData],
         folder: Path,
-        rules: Rules = Rules(),  # noqa: B008 - it cannot change
+        rules: Rules,
         device: torch.device | None = None,
         say: Callable[[str], None] = lambda line: None,
         server: str = "",
@@ -190,8 +190,9 @@ class Worker:
         """Return what protects this client in the secure sums of a request's run, if it has any."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
+        floor = Floor(self.rules.colluders, self.rules.honest)
         run = request.run, request.spec, request.client
-        return self._known_rosters.safeguard(*run, self.rules.floor)
+        return self._known_rosters.safeguard(*run, floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
         with without_cache_writes():  # each image size asked for would be cached

@@ -32,12 +32,8 @@ def enrol(
 ) -> Enrolment:
     """Ask clients for facts (such as their number of images) until enough can take part.
 
-    Args:
-        channel: Connection to the clients.
-        config: Configuration of the run.
-        names: Names of all clients, in the order of their numbers.
-        least: Number of clients to wait for; None: all that can take part.
-        roster: For secure sums: the signed list of clients' keys, which is sent to each client.
+    ``names`` are those of all clients, in the order of their numbers; the other arguments are those
+    of ``Enroller``.
     """
     spec = first_spec(config)
     if roster is not None:
