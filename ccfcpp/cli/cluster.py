@@ -95,15 +95,15 @@ def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
 
 
 def _notes(config: ClusterConfig) -> list[str]:
-    by_images = not has_preset(config) and config.method in ("fed-scan", "fed-em", "fed-emp")
-    sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
-    name, content = config.data.encoder_name, config.data.encoder_hash or ""
-    encoder = [f"vectors are those of {name.called}, content hash {content[:12]}"] if name else []
-    return [
-        *encoder,
-        *([describe_settings(config)] if by_images else []),
-        *(sought if config.fewest_clusters else []),
-    ]
+    notes = []
+    if name := config.data.encoder_name:
+        content = (config.data.encoder_hash or "")[:12]
+        notes.append(f"vectors are those of {name.called}, content hash {content}")
+    if not has_preset(config) and config.method in ("fed-scan", "fed-em", "fed-emp"):
+        notes.append(describe_settings(config))
+    if config.fewest_clusters:
+        notes.append(f"the number of clusters is to be found: clusters {config.clusters}")
+    return notes
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:

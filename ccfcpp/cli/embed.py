@@ -105,10 +105,11 @@ def _save(data: VectorData, out: Path, skipped: Path) -> None:
     with writable(out.parent if is_file else out):
         if is_file:
             write_atomically(out, _npz(data))
-        for number, name in enumerate(data.owner_names if not is_file else ()):
+        else:
             assert data.owners is not None  # there are names
-            own = data.selected(data.owners == number)
-            write_atomically(out / f"{name}.npz", _npz(own, clients=False))
+            for number, name in enumerate(data.owner_names):
+                own = data.selected(data.owners == number)
+                write_atomically(out / f"{name}.npz", _npz(own, clients=False))
         if data.reading is not None and data.skipped:
             write_table(skipped, data.reading.rows)
 
