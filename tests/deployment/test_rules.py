@@ -32,7 +32,6 @@ from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import select_images
-from ccfcpp.privacy.sums.identity import Floor
 from ccfcpp.reports.owner_page import owner_page
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.command import ccfcpp
@@ -305,7 +304,7 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
     assert (found.smallest_count, found.only_private) == (7, 4.0)
     assert read_rules(tmp_path / "none", {}) == Rules()
     path.write_text("honest: 5\ncolluders: 2\n")
-    assert read_rules(path, {"honest": 3}).floor == Floor(colluders=2, honest=3)
+    assert read_rules(path, {"honest": 3}) == Rules(colluders=2, honest=3)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ class Worker:
         """Return what protects this client in the secure sums of a request's run, if it has any."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
-        floor = Floor(self.rules.colluders, self.rules.honest)
+        floor = Floor(colluders=self.rules.colluders, honest=self.rules.honest)
         run = request.run, request.spec, request.client
         return self._known_rosters.safeguard(*run, floor)
 
