@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Named = dict[str, Any]
 """Values of the flags that were given, by dotted key."""
-ALL = "All systems"
-"""Heading in the help of flags that all systems have."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Flag:
     @property
     def parameter(self) -> inspect.Parameter:
         """The parameter that a command's function gets, so that typer declares the flag."""
-        option = typer.Option(self.option, rich_help_panel=self.panel or ALL)
+        option = typer.Option(self.option)
         annotation = Annotated[self.form | None, option]  # type: ignore[name-defined]
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperOption
 
-from ccfcpp.cli.flags import ALL, ROUNDS, Flag, set_partition_kind
+from ccfcpp.cli.flags import ROUNDS, Flag, set_partition_kind
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, System
 from ccfcpp.core.config import RunConfig, Section, Tree
@@ -149,7 +149,7 @@ def _default_values(
 
 
 def _systems_with(flag: Flag, kinds: Sequence[type[Section]]) -> str:
-    """Return the titles of the systems that have a flag's section of settings, or ``ALL``."""
+    """Return the titles of the systems that have a flag's section of settings, or "All systems"."""
     if ClusterConfig not in kinds:
         return "All methods"
     section = flag.key.partition(".")[0]
@@ -158,4 +158,4 @@ def _systems_with(flag: Flag, kinds: Sequence[type[Section]]) -> str:
         for system in _own_systems()
         if (system.rounds if flag.key == ROUNDS.key else section in system.sections)
     ]
-    return ", ".join(having) or ALL
+    return ", ".join(having) or "All systems"
