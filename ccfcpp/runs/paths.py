@@ -251,7 +251,7 @@ def writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"output folder {folder} cannot be written ({error.strerror}): give another --out"
+            f"output folder {folder} cannot be written ({error.strerror or error}): give another --out"
         ) from error
 
 
