@@ -250,8 +250,9 @@ def writable(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
+        why = error.strerror or error
         raise UsageError(
-            f"output folder {folder} cannot be written ({error.strerror or error}): give another --out"
+            f"output folder {folder} cannot be written ({why}): give another --out"
         ) from error
 
 

@@ -736,6 +736,7 @@ def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -
         (gaierror(-2, "Name or service not known"), "there is no host of this name", True),
         (gaierror(-3, "Temporary failure in name resolution"), "cannot be reached", False),
         (ConnectionRefusedError(111, "Connection refused"), "nobody listens there", False),
+        (OSError(28, "No space left on device"), "disk is full", False),
         (OSError("[SSL: WRONG_VERSION_NUMBER]"), "is no ccfcpp serve", True),
         (OSError("certificate is not valid for 'x'"), "is for another name", True),
         (OSError("CERTIFICATE_VERIFY_FAILED: certificate has expired"), "has expired", True),

@@ -64,7 +64,7 @@ class FleetClient:
         server: Host and port of the server.
         authority: Certificate file of the authority (CA) that has signed the server's certificate.
         key: The client's private key.
-        answer: Returns the response to a request; it must not raise an error.
+        answer: Returns the response to a request; an error ends the connection, which is made anew.
         display: Shows the client's status to its owner.
 
     Raises:

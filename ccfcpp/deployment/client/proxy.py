@@ -1,5 +1,6 @@
 """The proxy between a client and its server, and explanations of failed connections."""
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -99,6 +100,9 @@ _REASONS = {
     ),
     "Connection refused": Reason(
         "nobody listens there: the server is not running, or --server has another port"
+    ),
+    os.strerror(errno.ENOSPC): Reason(
+        "this machine's disk is full, and nothing is sent that is not logged: make room"
     ),
     **dict.fromkeys(
         ("WRONG_VERSION_NUMBER", NOT_A_GATE),

@@ -121,7 +121,10 @@ class Worker:
         self._active: _ActiveRun | None = None
 
     def answer(self, packet: Packet) -> Packet:
-        """Return the response to a request packet. Errors become responses and are never raised."""
+        """Return the response to a request packet. Errors become responses and are never raised.
+
+        The exception is an ``OSError`` of the log: what cannot be logged is not sent.
+        """
         try:
             request = Request.read(packet.header)
         except MessageError as error:
