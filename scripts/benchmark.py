@@ -9,7 +9,6 @@ should run at the same time. Examples from docs/performance.md:
 
 import json
 import statistics
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,14 @@ from ccfcpp.runs.environment import (
 )
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
-from scripts.timing import Seconds, console, time_by_turns
+from scripts.timing import (
+    Seconds,
+    measure_growth,
+    peak_memory,
+    time_by_turns,
+    time_training,
+    training_operations,
+)
 
 _ALONE = {"growth", "steps"}
 """Parts that do not need a ``Setting``."""
@@ -187,66 +193,24 @@ def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
     rounded = rounding_dtype(precision, setting.device) or torch.float32
     square = torch.rand(2048, 2048, device=setting.device, dtype=rounded)
-    operations = 2 * setting.batch * training_operations(setting)
+    of_a_view = training_operations(
+        lambda: setting.make_model().eval()(torch.empty(1, *setting.shape))[1]
+    )
     for work in (ours, theirs):
         work()
-    seconds = time_by_turns(
-        {
-            "2048³ product": lambda: square @ square,
-            "training step, plain": theirs,
-            "training step, ccfcpp": ours,
-        },
-        repeats,
+    return time_training(
+        "training step", theirs, ours, repeats, 2 * setting.batch * of_a_view, square
     )
-    rate = 2 * 2048**3 / statistics.median(seconds["2048³ product"])
-    shares = {
-        f"share of it, {whose} step": operations / statistics.median(own) / rate
-        for whose, own in (
-            ("plain", seconds["training step, plain"]),
-            ("ccfcpp", seconds["training step, ccfcpp"]),
-        )
-    }
-    return seconds, {"product rate, GFLOP/s": rate / 1e9, **shares}
-
-
-def training_operations(setting: Setting) -> int:
-    """Count the floating-point operations of the layers for one view, forward and backward."""
-    total = 0
-    with torch.device("meta"):
-        model = setting.make_model()
-
-    def count(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal total
-        weight = layer.weight
-        assert isinstance(weight, Tensor)
-        forward = 2 * output[0].numel() * weight[0].numel()
-        # The first layer's input needs no gradient.
-        total += forward * (2 if inputs[0].shape[1:] == setting.shape else 3)
-
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
-            layer.register_forward_hook(count)
-    model.eval()(torch.empty(1, *setting.shape, device="meta"))
-    return total
 
 
 def growth(dataset: str, images: int, device: str) -> dict[str, float]:
     """Time rounds with 10, 100 and 1,000 clients on the same images, each in a separate process."""
-    results: dict[str, float] = {}
-    for clients in (10, 100, 1000):
-        command = [sys.executable, __file__, "--one-growth", str(clients), "--dataset", dataset]
-        command += ["--images", str(images), "--device", device]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - its own
-        for name, value in json.loads(output).items():
-            results[f"{clients} clients: {name}"] = value
-            console.print(f"{clients} clients: {name} {value:.4g}")
-    return results
+    options = ["--dataset", dataset, "--images", str(images), "--device", device]
+    return measure_growth(lambda clients: [__file__, "--one-growth", str(clients), *options])
 
 
 def one_growth(setting: Setting) -> dict[str, float]:
     """Time one round of each kind after a warm-up, and measure this process's peak memory."""
-    import resource
-
     federation = setting.experiment.federation()
     state = federation.algorithm.initial_state(setting.experiment.randomness)
     number = setting.training.pretrain_rounds
@@ -260,8 +224,7 @@ def one_growth(setting: Setting) -> dict[str, float]:
         "cohort": cohort,
         "pre-training round, s": pretraining.seconds,
         "cluster-contrastive round, s": contrast.seconds,
-        "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "peak memory of the device, GB": torch.cuda.max_memory_allocated() / 1e9,
+        **peak_memory(),
     }
 
 

@@ -1,11 +1,7 @@
 """Cost of synchronised steps (all clients contribute to each), compared with a plain loop."""
 
 import json
-import resource
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
 from itertools import count
 
 import torch
@@ -20,12 +16,18 @@ from ccfcpp.clustering.systems.fed_emp.coding_rate import PRECISION
 from ccfcpp.clustering.systems.fed_emp.network import crop_side
 from ccfcpp.clustering.systems.fed_emp.steps import Crops
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
-from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.models.pooled import rounding_dtype
 from ccfcpp.models.state import ModelState
-from scripts.timing import Seconds, console, time_by_turns
+from scripts.timing import (
+    Seconds,
+    measure_growth,
+    peak_memory,
+    time_by_turns,
+    time_training,
+    training_operations,
+)
 
 STEPS = 5
 """Number of steps that are timed together: those of a round."""
@@ -152,41 +154,22 @@ def plain_steps(experiment: ClusteringRun) -> "PlainScan | PlainEmp":
     return (PlainEmp if experiment.evaluator.config.method == "fed-emp" else PlainScan)(experiment)
 
 
-def operations(experiment: ClusteringRun) -> float:
+def operations(experiment: ClusteringRun) -> int:
     """Count the floating-point operations of layers in ``STEPS`` steps, forward and backward."""
-    total = 0.0
-
-    def add(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal total
-        assert isinstance(layer.weight, Tensor)
-        forward = 2 * output[0].numel() * layer.weight[0].numel()
-        # The first layer's input needs no gradient.
-        total += forward * (2 if layer is layers[0] else 3)
-
-    with torch.device("meta"):
-        network, shown, shape = _network(experiment)
-        layers = [
-            layer
-            for layer in network.modules()
-            if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)
-        ]
-        for layer in layers:
-            layer.register_forward_hook(add)
-        latents = network(torch.empty(1, *shape))
-        if isinstance(network, ScanNetwork):
-            network.predictions(latents)
-    return total * shown * STEPS
-
-
-def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[int]]:
-    """Return the network, and the number and shape of the views or crops in a step."""
     algorithm, (channels, *sides) = experiment.algorithm, experiment.evaluator.problem.image_shape
     if isinstance(algorithm, FedEmp):
-        side = crop_side(*sides)
-        config = algorithm.phase.config
-        return algorithm.phase.make_encoder(), config.batch * config.each, (channels, side, side)
+        phase, side = algorithm.phase, crop_side(*sides)
+        each = training_operations(
+            lambda: phase.make_encoder()(torch.empty(1, channels, side, side))
+        )
+        return each * phase.config.batch * phase.config.each * STEPS
     assert isinstance(algorithm, FedScan)
-    return algorithm.make_network().eval(), 2 * algorithm.config.batch, (channels, *sides)
+
+    def predictions() -> Tensor:
+        network = algorithm.make_network().eval()
+        return network.predictions(network(torch.empty(1, channels, *sides)))
+
+    return training_operations(predictions) * 2 * algorithm.config.batch * STEPS
 
 
 def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
@@ -198,40 +181,18 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()
     name = f"{STEPS} synchronised steps"
-    seconds = time_by_turns(
-        {
-            "2048³ product": lambda: square @ square,
-            f"{name}, plain": plain.run,
-            f"{name}, ccfcpp": rounds.run,
-        },
-        repeats,
+    seconds, shares = time_training(
+        name, plain.run, rounds.run, repeats, operations(experiment), square
     )
-    own, other, product = (
-        statistics.median(seconds[key])
-        for key in (f"{name}, ccfcpp", f"{name}, plain", "2048³ product")
-    )
-    rate = 2 * 2048**3 / product
-    done = operations(experiment)
-    return seconds, {
-        "cost of federation: ccfcpp / plain": own / other,
-        "product rate, GFLOP/s": rate / 1e9,
-        "share of it, plain": done / other / rate,
-        "share of it, ccfcpp": done / own / rate,
-    }
+    own, other = (statistics.median(seconds[f"{name}, {whose}"]) for whose in ("ccfcpp", "plain"))
+    return seconds, {"cost of federation: ccfcpp / plain": own / other, **shares}
 
 
 def step_growth(settings: Tree) -> dict[str, float]:
     """Time steps with 10, 100 and 1,000 clients on the same images, each in its own process."""
-    results: dict[str, float] = {}
-    for clients in (10, 100, 1000):
-        call = f"import scripts.steps as s; s.one_growth({clients}, {settings!r})"
-        output = subprocess.run(  # noqa: S603 - its own
-            [sys.executable, "-c", call], stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-        for name, value in json.loads(output).items():
-            results[f"{clients} clients: {name}"] = value
-            console.print(f"{clients} clients: {name} {value:.4g}")
-    return results
+    return measure_growth(
+        lambda n: ["-c", f"import scripts.steps as s; s.one_growth({n}, {settings!r})"]
+    )
 
 
 def one_growth(clients: int, settings: Tree) -> None:
@@ -242,9 +203,5 @@ def one_growth(clients: int, settings: Tree) -> None:
     use_processors()
     rounds = Rounds(experiment_of(clients, settings))
     seconds = time_by_turns({"rounds": rounds.run}, 3)["rounds"]
-    measured = {
-        f"{STEPS} steps, s": statistics.median(seconds),
-        "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "peak memory of the device, GB": torch.cuda.max_memory_allocated() / 1e9,
-    }
-    print(json.dumps(measured))
+    median = statistics.median(seconds)
+    print(json.dumps({f"{STEPS} steps, s": median, **peak_memory()}))
