@@ -102,7 +102,7 @@ class FederatedClassification(
         self.rounds = config.training.rounds
         self.method = CLASSIFIERS[config.method]
         self.state_type = self.method.state
-        self.exchange = training_exchange(self.method, config.decorrelation.is_logged)
+        self.exchange = training_exchange(self.method, config.decorrelation.log_epochs)
         self.sharing = self.method.sharing(make_model, device)
         with torch.device("meta"):
             model = make_model()
@@ -146,7 +146,7 @@ class FederatedClassification(
             "steps": count,
             "loss": loss,
         }
-        if self.config.decorrelation.is_logged:
+        if self.config.decorrelation.log_epochs:
             epochs = self.config.training.local_epochs
             update_format["terms"] = Spec(torch.float64, (epochs,), optional=True)
         return {**update_format, **self.method.update_format(message)}

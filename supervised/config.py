@@ -5,7 +5,7 @@ which are small.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -138,21 +138,13 @@ class DecorrelationConfig(Section):
     kind: str
     """The term that decorrelates representations."""
 
-    @property
-    def weight(self) -> float:
-        """Weight of the decorrelation term in the loss; 0 if there is no term."""
-        return 0.0
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether clients send the term separately for the report."""
-        return False
-
 
 class NoTerm(DecorrelationConfig):
-    """Settings of a loss without a decorrelation term."""
+    """Settings of a loss without a decorrelation term: its weight is 0, and nothing is logged."""
 
     kind: Literal["none"] = "none"
+    beta: ClassVar[float] = 0.0
+    log_epochs: ClassVar[bool] = False
 
 
 class TermConfig(DecorrelationConfig):
@@ -162,16 +154,6 @@ class TermConfig(DecorrelationConfig):
     """Weight β of the decorrelation term in the loss."""
     log_epochs: bool = False
     """Log the term by itself, for each client and local epoch: clients send it."""
-
-    @property
-    def weight(self) -> float:
-        """Weight of the decorrelation term in the loss; 0 if there is no term."""
-        return self.beta
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether clients send the term separately for the report."""
-        return self.log_epochs
 
 
 class FedDecorr(TermConfig):
@@ -194,6 +176,9 @@ class StructuredDeCov(TermConfig):
     kind: Literal["structured-decov"] = "structured-decov"
     groups: Positive = 8
     """Number of groups of dimensions."""
+
+
+AnyTerm = FedDecorr | NoTerm | DeCov | StructuredDeCov
 
 
 class AugmentationConfig(Section):
@@ -222,9 +207,7 @@ class ClassifyConfig(RunConfig):
         SmallNetwork()
     )
     training: LocalTrainingConfig = LocalTrainingConfig()
-    decorrelation: Annotated[
-        FedDecorr | NoTerm | DeCov | StructuredDeCov, Field(discriminator="kind")
-    ] = FedDecorr()
+    decorrelation: Annotated[AnyTerm, Field(discriminator="kind")] = FedDecorr()
     augmentation: AugmentationConfig = AugmentationConfig()
     compute: ComputeConfig = ComputeConfig()
     privacy: PrivacyConfig = PrivacyConfig()

@@ -78,7 +78,7 @@ class LocalTrainer:
                 report_images(samples, training.local_epochs)
                 yield
             steps += len(lengths)
-            if self.decorrelation is not None and self.config.decorrelation.is_logged:
+            if self.decorrelation is not None and self.config.decorrelation.log_epochs:
                 terms.append(self.term.mean(len(lengths)))
         model = self.sharing.shared(self.network.state())
         loss = self.mean.mean(steps)
@@ -113,7 +113,7 @@ class LocalTrainer:
         if self.decorrelation is not None:
             term = self.decorrelation(representations)
             self._last_term = term.detach()
-            loss = loss + self.config.decorrelation.weight * term
+            loss = loss + self.config.decorrelation.beta * term
         penalty = self.method.penalty(shown, representations)
         return loss if penalty is None else loss + penalty
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.models.decorrelation import feddecorr, squared_norms, squared_products, subtract_mean
-from supervised.config import DecorrelationConfig, FedDecorr, StructuredDeCov
+from supervised.config import AnyTerm, FedDecorr, StructuredDeCov
 
 DecorrelationTerm = Callable[[Tensor], Tensor]
 """Function from representations (batch, dimensions) to a scalar loss term."""
@@ -95,13 +95,13 @@ def model_contrast(
     return F.softplus((away - towards) / temperature).mean(dim=-1)
 
 
-def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
+def decorrelation_term(config: AnyTerm, dimensions: int) -> DecorrelationTerm | None:
     """Return the configured decorrelation term, without its weight; None if there is none.
 
     Raises:
         UsageError: The number of groups does not divide the dimensions of the representation.
     """
-    if config.weight == 0:
+    if config.beta == 0:
         return None
     if isinstance(config, FedDecorr):
         return lambda z: feddecorr(z, config.scale)

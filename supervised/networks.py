@@ -66,10 +66,10 @@ class SmallBackbone(nn.Sequential):
     def __init__(
         self, image_shape: Sequence[int], widths: Sequence[int], features: int, batch_norm: bool
     ) -> None:
+        _check_size("model.widths", image_shape, 2 ** len(widths))
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         for out_channels in widths:
-            _check_size("model.widths", image_shape, 2 ** len(widths))
             layers.append(nn.Conv2d(channels, out_channels, kernel_size=4, stride=2, padding=1))
             layers += [nn.BatchNorm2d(out_channels)] if batch_norm else []
             layers.append(nn.ReLU())

@@ -16,22 +16,6 @@ from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
 
 
-def _initial_state(model: ModelState, weights: Tensor) -> ServerState:
-    return ServerState(model)
-
-
-def _no_projection(config: ClassifyConfig) -> Sequence[int]:
-    return ()
-
-
-def _no_parts(message: Any) -> UpdateFormat:
-    return {}
-
-
-def _broadcast_model(state: ServerState) -> Broadcast:
-    return Broadcast(state.model)
-
-
 @dataclass(frozen=True)
 class Method:
     """Definition of a method of federated classification.
@@ -69,10 +53,10 @@ class Method:
     message: type[Broadcast] = Broadcast
     update: type[LocalUpdate] = LocalUpdate
     parts: Mapping[str, Part] = field(default_factory=dict)
-    update_format: Callable[[Any], UpdateFormat] = _no_parts
-    begin: Callable[[ModelState, Tensor], ServerState] = _initial_state
-    broadcast: Callable[[Any], Broadcast] = _broadcast_model
-    projection: Callable[[ClassifyConfig], Sequence[int]] = _no_projection
+    update_format: Callable[[Any], UpdateFormat] = lambda message: {}
+    begin: Callable[[ModelState, Tensor], ServerState] = lambda model, weights: ServerState(model)
+    broadcast: Callable[[Any], Broadcast] = lambda state: Broadcast(state.model)
+    projection: Callable[[ClassifyConfig], Sequence[int]] = lambda config: ()
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ("privacy.smallest_count",)

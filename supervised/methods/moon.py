@@ -1,14 +1,11 @@
 """MOON (Li, He and Song 2021): model-contrastive local training."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from ccfcpp.core.config import Positive, PositiveNumber, Section, Weight
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
-from supervised.config import ClassifyConfig
 from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
 from supervised.methods.local import LocalContext, LocalMethod
@@ -26,10 +23,6 @@ class MoonConfig(Section):
     projection: tuple[Positive, ...] = ()
     """Widths of the layers of a projection head; the output of the last one is the representation,
     for the model-contrastive term, the decorrelation term and the classifier."""
-
-
-def _projection(config: ClassifyConfig) -> Sequence[int]:
-    return config.section(MoonConfig).projection
 
 
 class ModelContrast(LocalMethod):
@@ -77,6 +70,6 @@ MOON = Method(
     "MOON",
     ModelContrast,
     remembers=True,
-    projection=_projection,
+    projection=lambda config: config.section(MoonConfig).projection,
     sections={"moon": MoonConfig},
 )

@@ -325,7 +325,7 @@ def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:
     path.write_text("grid: {seed: [3, 4]}\ndecorrelation: {beta: 0.3}\n")
     plan = _plan([Path("feddecorr/table7"), Path("classify/cifar100"), path])
     assert [planned.config.seed for planned in plan] == [3, 4]
-    assert {planned.config.decorrelation.weight for planned in plan} == {0.3}
+    assert {planned.config.decorrelation.beta for planned in plan} == {0.3}
     assert {planned.config.dataset for planned in plan} == {"cifar100"}
 
 
