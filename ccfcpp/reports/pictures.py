@@ -78,8 +78,7 @@ def _draw_names(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
     with new_picture(_INCHES_A_LINE * (len(lines) + 1)) as (figure, axes):
         axes.set(ylim=(len(lines), -1), xticks=[], yticks=[])
         for number, (line, weight) in enumerate(lines):
-            text = short(line, _LETTERS).replace("$", r"\$")  # which would begin a formula
-            axes.text(0, number, text, weight=weight, va="center", fontsize=8)
+            axes.text(0, number, short(line, _LETTERS), weight=weight, va="center", fontsize=8)
     return figure
 
 

@@ -1,6 +1,7 @@
 """The CSV file of each figure contains the numbers that are drawn."""
 
 import json
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ from ccfcpp.reports import contents as table_of
 from ccfcpp.reports import summary_tables
 from ccfcpp.reports.contents import Contents, contents
 from ccfcpp.reports.drawing import DrawnFigure, axis_number, power, short, thin_ticks
+from ccfcpp.reports.figure_files import as_svg
 from ccfcpp.reports.labels import label_runs
+from ccfcpp.reports.pictures import nearest
 from ccfcpp.reports.rounds import STATES
 from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
@@ -179,6 +182,12 @@ def test_every_image_of_the_sheet_is_the_named_one(figures: Metrics, run: Record
         assert (cell[..., 0] == image).all()
         assert (cell[..., 3] == 255).all()
     assert (sheet[:2, :, 3] == 0).all()
+
+
+def test_names_of_samples_without_pictures_are_drawn_as_they_are(run: RecordedRun) -> None:
+    names = tuple(f"from $5 to ${number}" for number in range(len(run.labels)))
+    drawn = nearest(replace(run, names=names, shown={"by_angle": run.shown["by_angle"]}))
+    assert re.findall(r">(from [^<]*)</text>", as_svg(drawn)) == columns(drawn, "file")[0]
 
 
 @pytest.mark.parametrize(
