@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ccfcpp.studies.reproduction.claims import Claim, count_verdicts
 from ccfcpp.studies.reproduction.paper_items import ITEMS
 from ccfcpp.studies.tables import as_markdown
 
@@ -44,16 +45,16 @@ def describe(entries: Sequence[Entry]) -> str:
 
 def count_statements(entry: Entry) -> dict[str, str]:
     """Return for how many of an item's statements all, most or fewer of our values agree."""
-    stated = [claim for claim in entry["claims"] if claim["stated"] and claim["of"]]
-    whole = sum(claim["held"] == claim["of"] for claim in stated)
-    mostly = sum(claim["of"] > claim["held"] > claim["of"] / 2 for claim in stated)
+    claims = [Claim(**claim) for claim in entry["claims"]]
+    stated = [claim for claim in claims if claim.stated and claim.of]
+    whole, mostly, rest = count_verdicts(stated)
     return {
         "table or figure": entry["title"],
         "ours": entry["scale"],
         "statements": str(len(stated)),
         "hold": str(whole),
         "in most places": str(mostly),
-        "in half or fewer": str(len(stated) - whole - mostly),
+        "in half or fewer": str(rest),
     }
 
 

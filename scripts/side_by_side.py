@@ -22,7 +22,6 @@ import runpy
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -41,6 +40,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.core.config_layers import nest, parse_assignments, read_configs, resolve
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
@@ -58,16 +58,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """Numbers of rounds of both phases: pre-training and cluster contrast."""
-
-    pretraining: int
-    contrast: int
-
-
 def setting(
-    images: int, p: float, seed: int, rounds: Rounds, given: Sequence[str]
+    images: int, p: float, seed: int, pretraining: int, contrast: int, given: Sequence[str]
 ) -> ClusteringRun:
     """Construct a run of CCFC as published, on a part of MNIST, with the settings ``given``."""
     overrides = nest("dataset", "mnist") | {
@@ -76,7 +68,7 @@ def setting(
         "seed": seed,
         "data": {"images": images},
         "partition": {"p": p},
-        "training": {"pretrain_rounds": rounds.pretraining, "rounds": rounds.contrast},
+        "training": {"pretrain_rounds": pretraining, "rounds": contrast},
     }
     literal = read_configs([Path("literal")])
     settings = parse_assignments(given)
@@ -182,7 +174,7 @@ class Losses:
         return mean
 
 
-def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) -> list[Row]:
+def theirs(code: Path, experiment: ClusteringRun, folder: Path) -> list[Row]:
     """Run the authors' code on a run's images and clients; return measures after each round."""
     data, truth = experiment.data, experiment.data.labels
     assert truth is not None
@@ -206,7 +198,9 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
     def divide(nets: dict[str, Any], M: int, p: float, ground_truth: Tensor) -> None:  # noqa: N803 - the code calls it so
         nets.update({f"d_{client}": experiment.parts[client].numpy() for client in range(M)})
 
-    counts = {100: rounds.pretraining, 30: rounds.contrast}
+    config = experiment.evaluator.config
+    training = config.section(TrainingConfig)
+    counts = {100: training.pretrain_rounds, 30: training.rounds}
     replaced: dict[str, Any] = {
         "MNIST": Images(data.values.cpu(), truth.cpu()),
         "construct_workers": divide,
@@ -218,12 +212,7 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
     }
     vars(model).update(replaced)
     arguments = ["--num_workers", "0", "--exp_dir", str(folder), "--data_root", str(folder)]
-    arguments += [
-        "--seed",
-        str(experiment.evaluator.config.seed),
-        "--p",
-        str(experiment.evaluator.config.partition.degree["p"]),
-    ]
+    arguments += ["--seed", str(config.seed), "--p", str(config.partition.degree["p"])]
     before, sys.argv = sys.argv, ["main.py", *arguments]
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -299,18 +288,17 @@ def main(
     keep_freed_memory()
     use_processors()
     out.mkdir(parents=True, exist_ok=True)
-    rounds = Rounds(pretraining, contrast)
     results: list[tuple[str, int, list[Row]]] = []
     for seed in seeds:
         for side in (OURS, THEIRS):
             path = out / f"{side}-{seed}.json"
             if not path.exists():
-                experiment = setting(images, p, seed, rounds, given)
+                experiment = setting(images, p, seed, pretraining, contrast, given)
                 scratch = out / f"{side}-{seed}"
                 rows = (
                     list(ours(experiment))
                     if side == OURS
-                    else theirs(code.resolve(), experiment, rounds, scratch)
+                    else theirs(code.resolve(), experiment, scratch)
                 )
                 path.write_text(json.dumps(rows))
             results.append((side, seed, json.loads(path.read_text())))

@@ -221,6 +221,13 @@ class Claim:
         return f"{self.text}: {self.held} of {self.of}{published}"
 
 
+def count_verdicts(claims: Sequence[Claim]) -> tuple[int, int, int]:
+    """Count the claims that hold for all of our values, for most, and for half of them or fewer."""
+    whole = sum(claim.held == claim.of for claim in claims)
+    mostly = sum(claim.of > claim.held > claim.of / 2 for claim in claims)
+    return whole, mostly, len(claims) - whole - mostly
+
+
 def summarize_claims(scale: str, claims: Sequence[Claim]) -> str:
     """Return a paragraph: what was run (the sentence ``scale``), and which claims held.
 
@@ -230,12 +237,10 @@ def summarize_claims(scale: str, claims: Sequence[Claim]) -> str:
     read_in = [each for each in claims if each.of and not each.stated]
     parts = [scale]
     if stated:
-        throughout = sum(each.held == each.of for each in stated)
-        mostly = sum(each.of > each.held > each.of / 2 for each in stated)
+        throughout, mostly, rest = count_verdicts(stated)
         parts.append(
             f"Of the paper's statements ({len(stated)}) {throughout} held throughout, {mostly} in "
-            f"more than half of the places, {len(stated) - throughout - mostly} in half of them or "
-            f"fewer. {_clauses(stated)}."
+            f"more than half of the places, {rest} in half of them or fewer. {_clauses(stated)}."
         )
     if read_in:
         parts.append(f"Our reading, which the paper does not state so: {_clauses(read_in)}.")
