@@ -63,11 +63,6 @@ class Owner:
     rules: Rules
     noise: bool = False
 
-    @property
-    def floor(self) -> int:
-        """The fewest images in a sum."""
-        return self.rules.smallest_count
-
 
 def owners() -> list[Owner]:
     """Return the compared owners, from no protection to the default rules."""
@@ -201,7 +196,7 @@ def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
         if owner.noise:
             shown = bounding.select_images(size, share, step, source)
         else:
-            shown = select_images(size, share, step, source, owner.floor)
+            shown = select_images(size, share, step, source, owner.rules.smallest_count)
         for image in shown.tolist():
             counts[step, sum(sizes[:client]) + image] += 1
     return counts

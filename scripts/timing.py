@@ -77,7 +77,8 @@ def training_operations(output: Callable[[], Tensor]) -> int:
     """
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         torch.autograd.backward(output().sum())
-    return counter.get_total_flops()
+    count: int = counter.get_total_flops()
+    return count
 
 
 def measure_growth(arguments: Callable[[int], Sequence[str]]) -> Figures:

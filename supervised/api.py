@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from supervised.classification import ClassificationRun
 
 
-def _run(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:
+def _run(config: ClassifyConfig, data: ImageData | None) -> ClassificationRun:
     from supervised.classification import classification_run
 
     return classification_run(config, data)

@@ -102,7 +102,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         return labels
 
 
-def _trained_on_all(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:
+def _trained_on_all(config: ClassifyConfig, data: ImageData | None) -> ClassificationRun:
     if CLASSIFIERS[config.method].personal:
         raise UsageError(
             f"method = {config.method!r} gives each client a model of its own, and an estimator "

@@ -20,7 +20,7 @@ from ccfcpp.engine.exchange import State
 from ccfcpp.runs.contact_sheets import as_png
 from ccfcpp.runs.evaluator import Arrays, Results
 from ccfcpp.runs.paths import RunPaths, Summary, damaged, parse_row
-from ccfcpp.runs.tracking import NONE, Line, tracker
+from ccfcpp.runs.tracking import NONE, TRACKERS, Line
 
 # Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
 _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
@@ -62,7 +62,7 @@ class RunFolder(RunPaths):
             yield self.log_round
             return
         settings = dict(flatten(read_yaml(self.config)))
-        with closing(tracker(track, self.path, settings)) as other:
+        with closing(TRACKERS[track](self.path, settings)) as other:
 
             def log_round(line: Line) -> None:
                 self.log_round(line)

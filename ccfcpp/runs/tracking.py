@@ -31,6 +31,8 @@ _MOST_AT_ONCE = 100
 class TensorBoardLog:
     """TensorBoard's event file of one session (start or resumption) of a run."""
 
+    title, module = "TensorBoard", "torch.utils.tensorboard"
+
     def __init__(self, run: Path, settings: Json) -> None:
         self.folder = RunPaths(run).tensorboard
         self._writer: SummaryWriter | None = None
@@ -62,6 +64,8 @@ class MlflowLog:
     MLflow writes to ``$MLFLOW_TRACKING_URI``, or else to a local store in the
     working directory. Rounds that are run again appear twice, with the same numbers.
     """
+
+    title, module = "MLflow", "mlflow"
 
     def __init__(self, run: Path, settings: Json) -> None:
         self.file = RunPaths(run).mlflow
@@ -110,34 +114,20 @@ class MlflowLog:
 
 
 Tracker = TensorBoardLog | MlflowLog
-_TRACKERS: dict[str, tuple[str, str, type[Tracker]]] = {
-    "tensorboard": ("TensorBoard", "torch.utils.tensorboard", TensorBoardLog),
-    "mlflow": ("MLflow", "mlflow", MlflowLog),
-}
-
-
-def tracker(name: str, run: Path, settings: Json) -> Tracker:
-    """Return a tracker for a session (start or resumption) of a run.
-
-    Args:
-        name: ``tensorboard`` or ``mlflow``.
-        run: Folder of the run.
-        settings: The run's settings by dotted key.
-    """
-    _, _, kind = _TRACKERS[name]
-    return kind(run, settings)
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardLog, "mlflow": MlflowLog}
+"""Trackers by name. One is made of a run's folder and settings, by dotted key, for a session."""
 
 
 def check_tracker(name: str) -> None:
     """Raise ``UsageError`` if the package of the tracker ``name`` (or ``none``) is missing."""
     if name == NONE:
         return
-    title, module, _ = _TRACKERS[name]
+    kind = TRACKERS[name]
     try:
-        importlib.import_module(module)
+        importlib.import_module(kind.module)
     except ImportError as error:
         raise UsageError(
-            f"logging for {title} needs the package {name}: pip install '.[{name}]', or leave "
+            f"logging for {kind.title} needs the package {name}: pip install '.[{name}]', or leave "
             "it out"
         ) from error
 
