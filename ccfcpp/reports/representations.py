@@ -45,7 +45,7 @@ def _draw(
     names: list[str],
     inks: list[int],
 ) -> drawing.DrawnFigure:
-    index, places = run.embedding.index, run.embedding.places
+    places, index = run.embedding, run.shown["index"]
     own = labels[index].numpy()
     palette = colours(max(inks) + 1)
     size = min(30, max(9, 12_000 / len(index)))

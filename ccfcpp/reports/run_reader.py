@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -17,7 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import expand_table, sum_tables
 from ccfcpp.core.tables import read_csv_rows
 from ccfcpp.core.units import list_first
-from ccfcpp.reports.statistics import CannotDrawError, Embedding, matched_classes, tsne
+from ccfcpp.reports.statistics import CannotDrawError, matched_classes, tsne
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import Json, RunPaths, RunSetting
 from ccfcpp.runs.report_samples import MOST_DIMENSIONS
@@ -229,9 +231,9 @@ class RecordedRun:
         return matched_classes(self.classes, self.labels, self.groups)
 
     @cached_property
-    def embedding(self) -> Embedding:
-        """Embedding of some representations in the plane, by t-SNE."""
-        return tsne(self.representations("points"), self.shown["index"], self.by_angle)
+    def embedding(self) -> NDArray[np.float64]:
+        """Places in the plane, by t-SNE, of the images in ``shown["index"]``: (images, 2)."""
+        return tsne(self.representations("points"), self.by_angle)
 
 
 def read_run(path: Path) -> RecordedRun:

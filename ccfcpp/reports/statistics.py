@@ -1,7 +1,6 @@
 """Computations for figures."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -48,27 +47,13 @@ def matched_classes(classes: Tensor, labels: Tensor, clusters: int) -> Tensor:
     return matched
 
 
-@dataclass(frozen=True, eq=False)
-class Embedding:
-    """Embedding of some representations in the plane.
-
-    Attributes:
-        index: Numbers of their images, int64 of shape (points,), ascending.
-        places: Coordinates, float64 of shape (points, 2).
-    """
-
-    index: Tensor
-    places: NDArray[np.float64]
-
-
-def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
-    """Embed points in the plane by t-SNE, deterministically.
+def tsne(points: Tensor, by_angle: bool) -> NDArray[np.float64]:
+    """Embed points in the plane by t-SNE, deterministically; return places of shape (points, 2).
 
     Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
 
     Args:
         points: Floats of shape (points, dimensions), of length 1 if they are compared by angle.
-        index: Numbers of their images, int64 of shape (points,).
         by_angle: Whether points are compared by angle.
 
     Raises:
@@ -85,7 +70,7 @@ def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
         perplexity=min(30.0, (len(points) - 1) / 3),
         random_state=0,
     )
-    return Embedding(index, np.asarray(method.fit_transform(points.numpy()), dtype=np.float64))
+    return np.asarray(method.fit_transform(points.numpy()), dtype=np.float64)
 
 
 def _rank(points: Tensor) -> int:
