@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.kmeans.centroids import FARTHEST, AnyInitState, InitState, required_centroids
+from ccfcpp.clustering.kmeans.centroids import (
+    FARTHEST,
+    AnyInitState,
+    InitState,
+    SumOfClients,
+    required_centroids,
+)
 from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.methods import System
@@ -38,8 +44,6 @@ from ccfcpp.engine.exchange import (
     Metrics,
     RefusedUpdateError,
     ServerWork,
-    SummedWork,
-    Task,
 )
 from ccfcpp.engine.payload import check_counts, find_non_finite, pack, sum_updates, unpack
 from ccfcpp.engine.update_format import Count, Part, Sum, UpdateFormat, find_unknown_part, format_of
@@ -182,7 +186,7 @@ def _check_type(value: T, expected: type[T]) -> T:
 
 
 @dataclass(frozen=True)
-class SumsClientWork(SummedWork[AnyInitState, Sums]):
+class SumsClientWork(SumOfClients[AnyInitState, Sums]):
     """Client side of a ``SumsSystem``'s exchange: sums over a client's points, block by block."""
 
     system: SumsSystem[AnyInitState, Sums]
@@ -190,21 +194,12 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
     rule: PixelRule
     context: ClientContext
 
-    def local_sum(
-        self,
-        task: Task,
-        message: AnyInitState,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> Sums:
-        """Return the sums over the clients' points; sums over too few points are 0."""
-        return sum_updates(self._sum_client(message, client) for client in clients)
-
-    def _sum_client(self, state: AnyInitState, client: Client) -> Sums:
-        width = required_centroids(state.centroids).numel()
+    def of_client(self, message: AnyInitState, client: Client, randomness: Randomness) -> Sums:
+        """Return the sums over a client's points; sums over too few points are 0."""
+        width = required_centroids(message.centroids).numel()
         total: dict[str, Tensor] = {}
         for points in self.rule.blocks(client.images, width):
-            for name, part in self._sum_block(state, points).items():
+            for name, part in self._sum_block(message, points).items():
                 total[name] = total[name] + part if name in total else part
         if spoilt := find_non_finite(total):
             raise UsageError(

@@ -8,10 +8,9 @@ halves of the images have the same clusters (``CellsServerWork``). Points are wh
 clusters: latents, pixels or vectors; of unit length if they are assigned by cosine similarity.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from ccfcpp.clustering.evaluation.server import (
     means_of,
 )
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumOfClients, cluster_sums
 from ccfcpp.clustering.kmeans.chunks import blocks, squared_distances
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
@@ -45,19 +44,16 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     Exchange,
     RefusedUpdateError,
-    SummedWork,
-    Task,
+    Update,
 )
-from ccfcpp.engine.payload import sum_updates
 
 _POINTS_AT_A_TIME = 4096
 AnyMessage = EvaluationMessage[Any]
-S = TypeVar("S", bound=ClusterSums)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class EvaluationClientWork(SummedWork[AnyMessage, S], Generic[S]):
+class EvaluationClientWork(SumOfClients[AnyMessage, Update]):
     """Base class of the client side of the evaluation exchanges.
 
     Attributes:
@@ -67,22 +63,10 @@ class EvaluationClientWork(SummedWork[AnyMessage, S], Generic[S]):
         context: Holds the bound on one image's contribution, and the fewest images in a sum.
     """
 
-    exchange: Exchange[AnyMessage, S]
+    exchange: Exchange[AnyMessage, Update]
     algorithm: ClusteringAlgorithm[Any]
     clusters: int
     context: ClientContext
-
-    def local_sum(
-        self, task: Task, message: AnyMessage, clients: Sequence[Client], randomness: Randomness
-    ) -> S:
-        """Return the exchange's sums over some clients' images."""
-        return sum_updates(
-            self.of_client(message, each, randomness.of_client(each.id)) for each in clients
-        )
-
-    @abstractmethod
-    def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> S:
-        """Return the exchange's sums over a client's images, assigned by the message's model."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)

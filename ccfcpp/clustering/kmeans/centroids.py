@@ -1,5 +1,6 @@
-"""Sums over clusters, from which a server computes centroids, and checks of centroids."""
+"""Sums over clients and clusters, from which a server computes centroids; checks of centroids."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -9,8 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AnyExchange, Message, RefusedUpdateError, ServerWork, State
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyExchange,
+    Message,
+    RefusedUpdateError,
+    ServerWork,
+    State,
+    SummedWork,
+    Task,
+    Update,
+)
 from ccfcpp.engine.payload import check_counts, pack, sum_updates, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
 from ccfcpp.engine.update_format import Count, Part, Rows, Spec, Sum, UpdateFormat
@@ -188,6 +199,22 @@ def cluster_counts(
         ones = torch.ones(len(labels), 1, dtype=torch.float64, device=labels.device)
         members = sum_by_group(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
     return members * enough
+
+
+class SumOfClients(SummedWork[Message, Update]):
+    """Base class of the client side of exchanges whose sums are computed client by client."""
+
+    @abstractmethod
+    def of_client(self, message: Message, client: Client, randomness: Randomness) -> Update:
+        """Return the sums over a client's samples; ``randomness`` is the client's source."""
+
+    def local_sum(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Update:
+        """Return the sums over some clients' samples."""
+        return sum_updates(
+            self.of_client(message, each, randomness.of_client(each.id)) for each in clients
+        )
 
 
 class SumsWork(ServerWork[State, Message, S]):

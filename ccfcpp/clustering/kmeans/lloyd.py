@@ -1,6 +1,6 @@
 """A step of Lloyd's k-means over all clients' samples, the same as if they were in one place."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
+    SumOfClients,
     SumsWork,
     cluster_means,
     cluster_sums,
@@ -16,17 +17,15 @@ from ccfcpp.clustering.kmeans.centroids import (
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Metrics, SummedWork, Task
-from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.exchange import Exchange, Message, Metrics
+from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.update_format import UpdateFormat, format_of
 from ccfcpp.models.state import ModelState
 
-Message = TypeVar("Message")
-
 
 @dataclass(frozen=True)
-class SumMembers(SummedWork[Message, ClusterSums]):
+class SumMembers(SumOfClients[Message, ClusterSums]):
     """Client side of a step of Lloyd's k-means: sums of the points of each cluster.
 
     Attributes:
@@ -40,17 +39,10 @@ class SumMembers(SummedWork[Message, ClusterSums]):
     members: Callable[[Message, Client], tuple[Tensor, Tensor, int]]
     context: ClientContext
 
-    def local_sum(
-        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Return the sum and number of the clients' points by cluster; 0 if they are too few."""
-        context = self.context
-        return sum_updates(
-            cluster_sums(
-                *self.members(message, each), self.exchange, context.bounding, context.least
-            )
-            for each in clients
-        )
+    def of_client(self, message: Message, client: Client, randomness: Randomness) -> ClusterSums:
+        """Return the sum and number of a client's points by cluster; 0 if they are too few."""
+        members, context = self.members(message, client), self.context
+        return cluster_sums(*members, self.exchange, context.bounding, context.least)
 
 
 @dataclass(frozen=True)

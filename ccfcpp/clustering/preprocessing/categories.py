@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.kmeans.centroids import SumOfClients
 from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork, SummedWork, Task
+from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork
 from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.update_format import Count, Spec, Sum, UpdateFormat
 
@@ -173,26 +174,18 @@ def _most_frequent(counts: Tensor, most: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class VocabularyClientWork(SummedWork[PreprocessingParams, CategoryCounts]):
+class VocabularyClientWork(SumOfClients[PreprocessingParams, CategoryCounts]):
     """Client side of exchange ``vocabulary``: count a client's rows by bucket."""
 
     context: ClientContext
     config: VectorsConfig
     exchange = VOCABULARY
 
-    def local_sum(
-        self,
-        task: Task,
-        message: PreprocessingParams,
-        clients: Sequence[Client],
-        randomness: Randomness,
+    def of_client(
+        self, message: PreprocessingParams, client: Client, randomness: Randomness
     ) -> CategoryCounts:
-        """Return the sums over the clients' rows."""
-        return sum_updates(self.of_client(message, client.images) for client in clients)
-
-    def of_client(self, message: PreprocessingParams, values: Tensor) -> CategoryCounts:
         """Return the sums over one client's rows, without categories of too few of them."""
-        codes = values[:, -len(self.config.categories) :].double()
+        codes = client.images[:, -len(self.config.categories) :].double()
         sums = codes.new_zeros(3, codes.shape[1], BUCKETS)
         for column, own in enumerate(codes.T):
             distinct, counts = torch.unique(own[~own.isnan()], return_counts=True)

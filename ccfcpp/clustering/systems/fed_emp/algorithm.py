@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import SumOfClients
 from ccfcpp.clustering.preprocessing.phases import Phase, PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import PARTS, Sums
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
@@ -32,8 +33,6 @@ from ccfcpp.engine.exchange import (
     Exchange,
     Metrics,
     ServerWork,
-    SummedWork,
-    Task,
 )
 from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.synchronised.contract import DescentState
@@ -211,7 +210,7 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
 
 
 @dataclass(frozen=True)
-class SumLatents(SummedWork[CropEncoderState, Sums]):
+class SumLatents(SumOfClients[CropEncoderState, Sums]):
     """Client side of the mean latent; a client with fewer than ``least`` images adds nothing."""
 
     d: int
@@ -219,17 +218,8 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
     least: int
     exchange = MEAN
 
-    def local_sum(
-        self,
-        task: Task,
-        message: CropEncoderState,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> Sums:
-        """Sum the latents of the clients' images, and count the images."""
-        return sum_updates(self._of(message, each) for each in clients)
-
-    def _of(self, message: CropEncoderState, client: Client) -> Sums:
+    def of_client(self, message: CropEncoderState, client: Client, randomness: Randomness) -> Sums:
+        """Sum the latents of a client's images, and count the images."""
         z = client.images.new_zeros((0, self.d), dtype=torch.float64)
         if len(client) >= self.least:
             z = self.space.latents(message, client).double()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.kmeans.centroids import SumOfClients
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, ModelVersion, Transitions
@@ -26,8 +27,7 @@ from ccfcpp.clustering.systems.fed_scan.views import AnyViews
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import SummedWork, Task
-from ccfcpp.engine.payload import sum_updates
+from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.synchronised.contract import Batch, StepMessage
 from ccfcpp.engine.synchronised.descent import BatchPart
 from ccfcpp.engine.synchronised.optimizers import cosine_decay
@@ -164,7 +164,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class SumTransitions(SummedWork[EncoderState, Transitions]):
+class SumTransitions(SumOfClients[EncoderState, Transitions]):
     """Client side of a merge: sums of the joint over-cluster probabilities of pairs of images.
 
     Pairs are an image and each of its neighbours, which are searched anew, and any two images of a
@@ -176,19 +176,14 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     least: int = 0
     exchange = TRANSITIONS
 
-    def local_sum(
-        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
+    def of_client(
+        self, message: EncoderState, client: Client, randomness: Randomness
     ) -> Transitions:
-        """Sum p(x) qᵀ over the clients' images x, for two kinds of q.
+        """Sum p(x) qᵀ over a client's images x, for two kinds of q.
 
         p(x) holds the probabilities of the over-clusters. q is the mean of p over the neighbours of
-        x, or over all other images of its client.
+        x, or over all other images of the client.
         """
-        return sum_updates(
-            self._of(message, each, randomness.of_client(each.id)) for each in clients
-        )
-
-    def _of(self, message: EncoderState, client: Client, randomness: Randomness) -> Transitions:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).double()
         near = self.pairs.mean_over_neighbours(p, client)

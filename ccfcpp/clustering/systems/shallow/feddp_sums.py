@@ -6,26 +6,27 @@ with 100 clients and images of length 1.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_counts, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    SumOfClients,
+    cluster_counts,
+    cluster_sums,
+)
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.systems.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
 from ccfcpp.clustering.systems.shallow.subspaces import Frame, flatten_symmetric
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
-from ccfcpp.engine.payload import pack, sum_updates, unpack
+from ccfcpp.engine.exchange import Exchange, Images, Message, Update
+from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.update_format import Count, Part, Sum
-
-Message = TypeVar("Message")
-Update = TypeVar("Update")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ SEPARATED, LLOYD = (
 
 
 @dataclass(frozen=True)
-class SumOfImages(SummedWork[Message, Update]):
+class SumOfImages(SumOfClients[Message, Update]):
     """Base class of the client side of an exchange in which each client sends sums over its images.
 
     Attributes:
@@ -126,13 +127,8 @@ class SumOfImages(SummedWork[Message, Update]):
     rule: PixelRule
     context: ClientContext
 
-    def local_sum(
-        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> Update:
-        """Add up all clients' sums over images; if weights are equal, their means over images."""
-        return sum_updates(self._client_part(message, each) for each in clients)
-
-    def _client_part(self, message: Message, client: Client) -> Update:
+    def of_client(self, message: Message, client: Client, randomness: Randomness) -> Update:
+        """Return the sum over a client's images; if clients have equal weight, the mean."""
         part = self.sum_images(message, client)
         if not self.context.alike:
             return part
