@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
-from ccfcpp.clustering.systems.shallow.ffcm import LocalFuzzyCMeans
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.clustering.systems.shallow.ffcm import local_fuzzy_c_means
+from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
@@ -29,7 +29,6 @@ from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
-from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.reports.owner_page import owner_page
@@ -215,9 +214,8 @@ def test_a_centroid_that_one_image_outweighs_is_not_sent() -> None:
     rule = PixelRule(PixelsConfig(), (1, 8, 8))
     images = rule.points(client.images)
     for least, sent in ((0, True), (5, False)):
-        local = LocalFuzzyCMeans(rule, FuzzyConfig(m=100.0, iterations=1), least)
-        message = CentroidState(images[[3, 8]])
-        (update,) = local.local_updates(Task("ffcm-km", "", 0, 0), message, [client], Randomness(0))
+        choices = FuzzyConfig(m=100.0, iterations=1)
+        update = local_fuzzy_c_means(images, images[[3, 8]], choices, least)
         assert torch.allclose(update.centroids, images[[3, 8]], atol=1e-5)
         assert bool((update.supports > 5).all()) == sent
 

@@ -9,6 +9,7 @@ assigned any image in the few steps of a continued run.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,6 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.network import MERGE
-from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.server import merge_tensors, trains_merged
 from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
@@ -32,12 +32,11 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
-    ClientWork,
+    EachClient,
     Exchange,
     Metrics,
     RefusedUpdateError,
     ServerWork,
-    Task,
 )
 from ccfcpp.engine.update_format import Count, UpdateFormat, Votes
 from ccfcpp.models.state import ModelState
@@ -140,8 +139,23 @@ class GrowingScan(FedScan):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of ``FedScan`` and of the search for new clusters."""
-        side, new = super().client_side(context), SendNewClusters(self.space, context.least)
-        return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
+        new = EachClient(NEW_CENTRES, partial(self._new_clusters, context.least))
+        return ClientSide.of(new, *super().client_side(context).works.values())
+
+    def _new_clusters(
+        self, least: int, message: GrowingState, client: Client, randomness: Randomness
+    ) -> CentroidUpdate:
+        """Return a new client's centres of at least so many images; of other clients, none."""
+        known, grown = required_centroids(message.centroids), message.grown
+        if grown is None or len(grown.groups) >= self.overclusters:
+            raise RefusedUpdateError(f"none of the {self.overclusters} heads are new")
+        if client.id in grown.clients.tolist():
+            return CentroidUpdate(known[:0], known.new_zeros(0, dtype=torch.float64))
+        latents, count = self.space.latents(message, client), self.overclusters - len(grown.groups)
+        generator = randomness.generator("new clusters")
+        clustering = cluster_unexplained(latents, known, count, generator)
+        enough = clustering.sizes >= least
+        return CentroidUpdate(clustering.centroids[enough], clustering.sizes[enough])
 
     def describe(self) -> dict[str, object]:
         """Return what a summary of the run shows: what clients send."""
@@ -230,41 +244,6 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
         # A new version, since clients load a model only if its version has changed.
         version = state.version + 1
         return GrowingState(model, version, descent=state.descent, groups=groups), {}
-
-
-@dataclass(frozen=True)
-class SendNewClusters(ClientWork[GrowingState, CentroidUpdate]):
-    """Client side of the search for new clusters: new clients send centres, others none.
-
-    Attributes:
-        space: Computes latents.
-        least: Smallest number of images of a cluster whose centre is sent.
-    """
-
-    space: LatentSpace
-    least: int
-    exchange = NEW_CENTRES
-
-    def local_updates(
-        self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[CentroidUpdate]:
-        """Return each new client's centres, and an empty update for other clients."""
-        return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
-
-    def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> CentroidUpdate:
-        known, grown = required_centroids(message.centroids), message.grown
-        heads = self.space.network.head.out_features
-        if grown is None or len(grown.groups) >= heads:
-            raise RefusedUpdateError(f"none of the {heads} heads are new")
-        if client.id in grown.clients.tolist():
-            return CentroidUpdate(
-                known[:0], torch.zeros(0, dtype=torch.float64, device=known.device)
-            )
-        latents = self.space.latents(message, client)
-        generator = randomness.generator("new clusters")
-        clustering = cluster_unexplained(latents, known, heads - len(grown.groups), generator)
-        enough = clustering.sizes >= self.least
-        return CentroidUpdate(clustering.centroids[enough], clustering.sizes[enough])
 
 
 def cluster_unexplained(

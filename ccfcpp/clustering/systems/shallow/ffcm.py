@@ -8,6 +8,7 @@ by one of two functions.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,21 +21,19 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.systems.shallow.config import FFCMConfig
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, InitBySums, PixelRule
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, InitBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
-    AnyClientWork,
     AnyServerWork,
     ClientSide,
-    ClientWork,
+    EachClient,
     Exchange,
     Metrics,
     RefusedUpdateError,
     ServerWork,
-    Task,
 )
 from ccfcpp.engine.payload import check_counts, pack
 from ccfcpp.engine.update_format import Count, UpdateFormat, Votes, format_of
@@ -93,38 +92,30 @@ FUZZY_ROUND = Exchange(
 )
 
 
-@dataclass(frozen=True)
-class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
-    """Client side of FFCM: fuzzy c-means from the global centroids to convergence.
+def local_fuzzy_c_means(
+    points: Tensor, centroids: Tensor, choices: LocalFuzzyConfig, least: int
+) -> FuzzyUpdate:
+    """Run a client's fuzzy c-means from the global centroids to convergence.
 
     In place of a centroid with a support below ``least``, the global one is sent, with support 0.
+
+    Args:
+        points: The client's points, of shape (samples, pixels).
+        centroids: The global centroids, of shape (k, pixels).
+        choices: Settings of fuzzy c-means.
+        least: Smallest number of images in a centroid that is sent.
     """
-
-    rule: PixelRule
-    choices: LocalFuzzyConfig
-    least: int = 0
-    exchange = FUZZY_ROUND
-
-    def local_updates(
-        self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[FuzzyUpdate]:
-        """Return each client's fuzzy centroids, with their supports (sums of memberships)."""
-        return [self._local(required_centroids(message.centroids), client) for client in clients]
-
-    def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
-        with section("fuzzy c-means: clients"):
-            points = self.rule.points(client.images)
-            clustering = fuzzy_c_means(
-                points,
-                centroids.to(points),
-                m=self.choices.m,
-                tolerance=self.choices.tolerance,
-                iterations=self.choices.iterations,
-            )
-        enough = torch.minimum(clustering.supports, clustering.averaged) >= self.least
-        # In place of a centroid with too little support, the client sends the global one.
-        sent = torch.where(enough.unsqueeze(1), clustering.centroids.to(centroids), centroids)
-        return FuzzyUpdate(sent, clustering.supports * enough)
+    with section("fuzzy c-means: clients"):
+        clustering = fuzzy_c_means(
+            points,
+            centroids.to(points),
+            m=choices.m,
+            tolerance=choices.tolerance,
+            iterations=choices.iterations,
+        )
+    enough = torch.minimum(clustering.supports, clustering.averaged) >= least
+    sent = torch.where(enough.unsqueeze(1), clustering.centroids.to(centroids), centroids)
+    return FuzzyUpdate(sent, clustering.supports * enough)
 
 
 class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
@@ -157,11 +148,16 @@ class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, F
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: fuzzy c-means, and the initialisation for vectors."""
+        own = EachClient(FUZZY_ROUND, partial(self._local, context.least))
+        start = [SumCells(context, self.rule.points)] if self.problem.has_vectors else []
+        return ClientSide.of(own, *start)
+
+    def _local(
+        self, least: int, message: CentroidState, client: Client, randomness: Randomness
+    ) -> FuzzyUpdate:
         choices = self.problem.config.section(LocalFuzzyConfig)
-        works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
-        if self.problem.has_vectors:
-            works.append(SumCells(context, self.rule.points))
-        return ClientSide.of(*works)
+        points, centroids = self.rule.points(client.images), required_centroids(message.centroids)
+        return local_fuzzy_c_means(points, centroids, choices, least)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """Return the message to clients: the global centroids."""

@@ -7,6 +7,7 @@ k-means on the clients' centroids; it starts from k of them that are far from ea
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import LloydConfig
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, mean_if_far, single_point_clusters
 from ccfcpp.clustering.systems.shallow.config import KFedConfig
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering, PixelRule
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -25,13 +26,12 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
-    ClientWork,
+    EachClient,
     Exchange,
     Metrics,
     Nothing,
     RefusedUpdateError,
     ServerWork,
-    Task,
 )
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes
 
@@ -132,39 +132,6 @@ class LocalCentroids:
     centroids: Tensor
 
 
-@dataclass(frozen=True)
-class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """Client side of k-FED: k-means of a client's images, with ``clusters`` local clusters.
-
-    Centroids of clusters with fewer than ``least`` images are not sent.
-    """
-
-    exchange: Exchange[Nothing, LocalCentroids]
-    rule: PixelRule
-    clusters: int
-    iterations: int
-    least: int = 0
-
-    def local_updates(
-        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[LocalCentroids | RefusedUpdateError]:
-        """Return each client's centroids; a refusal if all its clusters have too few images."""
-        return [self._local(client, randomness.of_client(client.id)) for client in clients]
-
-    def _local(self, client: Client, randomness: Randomness) -> LocalCentroids | RefusedUpdateError:
-        with section("k-means: clients"):
-            clustering = separated_kmeans(
-                self.rule.points(client.images),
-                self.clusters,
-                seed=randomness.integer("k-means"),
-                iterations=self.iterations,
-            )
-        enough = clustering.sizes >= self.least
-        if not bool(enough.any()):
-            return RefusedUpdateError(f"none of its clusters has {self.least} images")
-        return LocalCentroids(clustering.centroids[enough].to(self.rule.dtype))
-
-
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
     """k-FED: clients send local centroids once, and the server runs k-means on them.
 
@@ -197,10 +164,23 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: local k-means."""
-        works = SeparatedCentroids(
-            self.exchange, self.rule, self.local_clusters, self.iterations, context.least
-        )
-        return ClientSide.of(works)
+        return ClientSide.of(EachClient(self.exchange, partial(self._local, context.least)))
+
+    def _local(
+        self, least: int, message: Nothing, client: Client, randomness: Randomness
+    ) -> LocalCentroids | RefusedUpdateError:
+        """Return the centroids of a client's clusters of at least so many images."""
+        with section("k-means: clients"):
+            clustering = separated_kmeans(
+                self.rule.points(client.images),
+                self.local_clusters,
+                seed=randomness.integer("k-means"),
+                iterations=self.iterations,
+            )
+        enough = clustering.sizes >= least
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {least} images")
+        return LocalCentroids(clustering.centroids[enough].to(self.rule.dtype))
 
     def describe(self) -> dict[str, object]:
         """Return what a summary of the run shows: the number of local clusters."""

@@ -153,16 +153,6 @@ class GANTrainer:
         generating, discriminating = (mean.mean(len(lengths)) for mean in self._means)
         return self._store(client, GANLosses(len(client), generating, discriminating))
 
-    def draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
-        """Draw synthetic images with a client's trained generator.
-
-        Returns:
-            uint8 of shape (images, channels, height, width): ``gan.images`` of them, or as many as
-            the client has images; image i has the code i mod the number of codes. A refusal for a
-            client that has a single image, no trained GAN, or one that has diverged.
-        """
-        return self._draw(client, randomness.of_client(client.id))
-
     def _load(self, client: Client, randomness: Randomness) -> None:
         """Load a client's stored networks, or its initial ones if there are none."""
         own = randomness.at_round(SETUP).of_client(client.id)
@@ -219,7 +209,14 @@ class GANTrainer:
         return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
 
     @torch.no_grad()
-    def _draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+    def draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+        """Draw synthetic images with a client's trained generator; ``randomness`` is the client's.
+
+        Returns:
+            uint8 of shape (images, channels, height, width): ``gan.images`` of them, or as many as
+            the client has images; image i has the code i mod the number of codes. A refusal for a
+            client that has a single image, no trained GAN, or one that has diverged.
+        """
         if len(client) < 2:
             return RefusedUpdateError("it holds one image, and a GAN needs at least two")
         stored = select_memory(client.memory, "generator")

@@ -10,6 +10,7 @@ c-means or a deep clustering network.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
+    EachClient,
     Exchange,
     Metrics,
     Nothing,
@@ -186,21 +188,10 @@ SYNTHETIC_IMAGES = Exchange("images", Nothing, ImagesUpdate, uses_memory=True)
 GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=False)
 
 
-class OwnImages(ClientWork[Nothing, ImagesUpdate]):
-    """Client side of the exchange in which clients send all their images."""
-
-    exchange = OWN_IMAGES
-
-    def local_updates(
-        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[ImagesUpdate]:
-        """Return all images, or vectors, of each client."""
-        return [ImagesUpdate(client.id, _as_sent(client.images)) for client in clients]
-
-
-def _as_sent(samples: Tensor) -> Tensor:
-    """Return images unchanged, and vectors in float64."""
-    return samples.double() if samples.is_floating_point() else samples
+def send_own(message: Nothing, client: Client, randomness: Randomness) -> ImagesUpdate:
+    """Return all images of a client, or its vectors in float64."""
+    samples = client.images
+    return ImagesUpdate(client.id, samples.double() if samples.is_floating_point() else samples)
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
@@ -223,24 +214,13 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
         return train_side_by_side(trainings, self.trainers[0].device)
 
 
-@dataclass(frozen=True)
-class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
-    """Client side of the exchange of synthetic images: clients draw them, then delete their GAN."""
-
-    trainer: GANTrainer
-    exchange = SYNTHETIC_IMAGES
-
-    def local_updates(
-        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[ImagesUpdate | RefusedUpdateError]:
-        """Return each client's synthetic images, and delete its GAN."""
-        drawn = [self.trainer.draw(client, randomness) for client in clients]
-        for client in clients:
-            client.memory = {}
-        return [
-            images if isinstance(images, RefusedUpdateError) else ImagesUpdate(client.id, images)
-            for client, images in zip(clients, drawn, strict=True)
-        ]
+def send_synthetic(
+    trainer: GANTrainer, message: Nothing, client: Client, randomness: Randomness
+) -> ImagesUpdate | RefusedUpdateError:
+    """Return synthetic images that a client's GAN draws, and delete the GAN."""
+    drawn = trainer.draw(client, randomness)
+    client.memory = {}
+    return drawn if isinstance(drawn, RefusedUpdateError) else ImagesUpdate(client.id, drawn)
 
 
 @dataclass(frozen=True)
@@ -337,7 +317,7 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: sending images."""
-        return ClientSide.of(OwnImages())
+        return ClientSide.of(EachClient(OWN_IMAGES, send_own))
 
     def assign(self, state: PooledState, client: Client) -> Tensor:
         """Return the cluster of each of a client's images, int64 of shape (samples,)."""
@@ -401,7 +381,9 @@ class SyntheticClustering(PooledClustering):
         ]
         return ClientSide.of(
             threaded([GANEpoch(own) for own in threads]),
-            threaded([SyntheticImages(own[0]) for own in threads]),
+            threaded(
+                [EachClient(SYNTHETIC_IMAGES, partial(send_synthetic, own[0])) for own in threads]
+            ),
             cohort=cohort.clients,
         )
 

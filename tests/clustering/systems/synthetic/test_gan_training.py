@@ -66,7 +66,7 @@ def train(gans: GANTrainer, client: Client, source: Randomness = RANDOMNESS) -> 
     losses: GANLosses | RefusedUpdateError = GANLosses(0)
     for epoch in range(gans.config.epochs):
         losses = epoch_of(gans, own, source.at_round(epoch))
-    images = gans.draw(own, source.at_round(gans.config.epochs - 1))
+    images = gans.draw(own, source.at_round(gans.config.epochs - 1).of_client(own.id))
     if isinstance(losses, RefusedUpdateError):
         return losses
     return images if isinstance(images, RefusedUpdateError) else Trained(losses, images)
@@ -198,7 +198,7 @@ def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
     losses = epoch_of(later, client, RANDOMNESS.at_round(1))
     assert isinstance(expected, Trained)
     assert losses == expected.losses
-    images = later.draw(client, RANDOMNESS.at_round(1))
+    images = later.draw(client, RANDOMNESS.at_round(1).of_client(client.id))
     assert isinstance(images, Tensor)
     assert torch.equal(images, expected.images)
     assert {name.partition("/")[0] for name in before} == {"generator", "discriminator"}
