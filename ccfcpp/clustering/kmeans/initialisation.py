@@ -30,7 +30,7 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.codebook import Codebook, split_cells
-from ccfcpp.clustering.kmeans.restarts import trial_works
+from ccfcpp.clustering.kmeans.restarts import STEPS, MoveTrials
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Images, Metrics
@@ -109,27 +109,23 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     A cell is a group of points with a common nearest centre.
 
     Attributes:
-        clusters: Number of clusters k, or its largest candidate.
-        fewest: Smallest candidate for k if k is chosen from the data; else 0.
+        problem: Its number of clusters k, or the candidates for k, and its number of points.
         dimensions: Number d of dimensions of a point.
         most: Largest number of cells.
         splits: Whether cells are split after they have moved.
         ends: Whether the codebook is then complete, so that initial centroids are computed.
         starts: Number of initialisations; if there are several, they are compared later.
-        samples: Number of points of all clients together.
         tries: Number of further splits that are possible if there are fewer cells than clusters.
         again: Whether this exchange is only for such a further split.
     """
 
-    clusters: int
-    fewest: int
+    problem: Problem
     dimensions: int
     most: int
     splits: bool
     ends: bool
     starts: int
-    samples: int = 0
-    tries: int = 0
+    tries: int
     again: bool = False
     exchange = CODEBOOK_SUMS
 
@@ -164,11 +160,12 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
         means = total.sums[non_empty] / counts.unsqueeze(1)
         moved = (means - before[non_empty]).square().sum(dim=1)
         book = Codebook(means, counts, (total.squares[non_empty] - counts * moved).clamp(min=0))
-        has_all_points = float(total.counts.sum()) >= self.samples
+        has_all_points = float(total.counts.sum()) >= self.problem.samples
         if self.again and not has_all_points:
             # Clients do not send sums over such small cells: keep the cells as they were.
             book = Codebook(before, torch.ones_like(before[:, 0]), torch.zeros_like(before[:, 0]))
-        lacks = self.ends and has_all_points and self.tries > 0 and len(means) < self.clusters
+        may_split = self.ends and has_all_points and self.tries > 0
+        lacks = may_split and len(means) < self.problem.clusters
         if self.splits or lacks:
             generator = randomness.generator(f"split {len(means)}")
             means = split_cells(book, self.most, generator, **({"fewest": 2} if lacks else {}))
@@ -179,10 +176,10 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
 
     def _initialise(self, state: AnyInitState, book: Codebook, seed: int) -> AnyInitState:
         """Return the state with centroids, or several sets of them, and the evidence for each k."""
-        evidence, clusters = None, self.clusters
-        if self.fewest:
-            evidence = book.evidence(self.fewest, self.clusters, seed)
-            clusters = rank_candidates(evidence, self.fewest)[0]
+        evidence, clusters, fewest = None, self.problem.clusters, self.problem.fewest
+        if fewest:
+            evidence = book.evidence(fewest, clusters, seed)
+            clusters = rank_candidates(evidence, fewest)[0]
         after = replace(state, cells=None, evidence=evidence)
         if self.starts == 1:
             return replace(after, centroids=book.kmeans(clusters, seed))
@@ -203,19 +200,9 @@ def init_works(problem: Problem, dimensions: int, restarts: int) -> list[AnyServ
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
     growth = [
-        GrowCodebook[Any](
-            *(
-                clusters,
-                problem.fewest,
-                dimensions,
-                most,
-                number % 2 == 0,
-                number == last,
-                restarts,
-            ),
-            *(samples, tries),
-        )
-        for number in range(last + 1)
+        GrowCodebook[Any](problem, dimensions, most, n % 2 == 0, n == last, restarts, tries)
+        for n in range(last + 1)
     ]
     growth += [replace(growth[-1], tries=left, again=True) for left in reversed(range(tries))]
-    return [*growth, *(trial_works() if restarts > 1 else ())]
+    trials = [MoveTrials[Any](n == STEPS) for n in range(1, STEPS + 1)] if restarts > 1 else []
+    return [*growth, *trials]

@@ -23,7 +23,7 @@ from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AnyServerWork, Exchange, Metrics
+from ccfcpp.engine.exchange import Exchange, Metrics
 from ccfcpp.engine.payload import pack, sum_updates
 from ccfcpp.engine.update_format import UpdateFormat, format_of
 
@@ -138,8 +138,3 @@ def between_cluster_variance(total: ClusterSums, restarts: int) -> Tensor:
     scatter = (centred.square() / counts.clamp(min=1)).sum(dim=(1, 2))
     variances: Tensor = scatter / samples.flatten()
     return variances
-
-
-def trial_works() -> list[AnyServerWork]:
-    """Return the server side of the exchanges that compare initialisations, in order."""
-    return [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]

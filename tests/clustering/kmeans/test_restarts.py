@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,8 @@ from ccfcpp.clustering.kmeans.restarts import (
     MoveTrials,
     Trials,
     between_cluster_variance,
-    trial_works,
 )
-from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard_weights
+from ccfcpp.clustering.systems.pooled.means import ExactMeans
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
@@ -56,7 +56,8 @@ def test_the_start_of_the_least_squared_error_goes_on(tree: Tree, seed: int) -> 
             model = KMeans(K, init=start, n_init=1, max_iter=STEPS, tol=0, algorithm="lloyd")
             models.append(model.fit(points))
     federation = run.federation()
-    run.algorithm.exchanges = lambda number, state: trial_works()  # type: ignore[method-assign]
+    trials = [MoveTrials[Any](step == STEPS) for step in range(1, STEPS + 1)]
+    run.algorithm.exchanges = lambda number, state: trials  # type: ignore[method-assign]
     state, report = federation.run_round(CentroidState(trials=starts), 1)
     assert report.refused == {}
     assert state.trials is None
@@ -154,5 +155,5 @@ def test_with_noise_there_is_one_start(level: str) -> None:
         run = experiment("fed-km", points, owners, K, tree)
         first = run.algorithm.plan(run.algorithm.initial_state(run.randomness))[0]
         assert sum(work.exchange.name == "trials" for work in first) == tried
-    assert ExactMeans(run.evaluator.problem, hard_weights, 10).starts == 1
-    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard_weights, 10).starts == 10
+    assert ExactMeans(run.evaluator.problem, 10).starts == 1
+    assert ExactMeans(replace(run.evaluator.problem, noisy=False), 10).starts == 10

@@ -21,7 +21,7 @@ from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
 from ccfcpp.clustering.systems.fed_emp.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.systems.fed_scan.representations import Latents
-from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard_weights
+from ccfcpp.clustering.systems.pooled.means import ExactMeans
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
@@ -239,5 +239,5 @@ class FedEmp(PhasedClustering):
     def __init__(self, problem: Problem) -> None:
         phase = CropPhase(problem)
         inner = replace(problem, image_shape=(phase.config.latent,))
-        super().__init__(phase, ExactMeans(inner, hard_weights, _RESTARTS, _STEPS_PER_ROUND))
+        super().__init__(phase, ExactMeans(inner, _RESTARTS, _STEPS_PER_ROUND))
         self.by_pixels = False

@@ -46,30 +46,20 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.update_format import UpdateFormat, format_of
 
-WeightFunction = Callable[[Tensor, Tensor], Tensor]
-"""Function of points (samples, d) and centroids (k, d) that returns weights (samples, k), or the
-index of each point's only centroid, int64 (samples,)."""
-
 MEANS = Exchange("means", CentroidState, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))
 
 
 @dataclass(frozen=True)
-class FuzzyWeights:
-    """Weight function of fuzzy c-means: memberships to the power of the fuzzifier, uᵐ."""
-
-    m: float
-
-    def __call__(self, points: Tensor, centroids: Tensor) -> Tensor:
-        """Return weights uᵐ of points (samples, d) for centroids (k, d), float64 (samples, k)."""
-        return memberships(squared_distances(points, centroids), self.m).double().pow(self.m)
-
-
-@dataclass(frozen=True)
 class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
-    """Client side of a step: sums Σ w x and Σ w over points x with weights w, for each centroid."""
+    """Client side of a step: sums Σ w x and Σ w over points x with weights w, for each centroid.
+
+    Attributes:
+        points: Function that maps images or vectors to points of shape (samples, d).
+        weights: ``ExactMeans.weights``.
+    """
 
     points: Callable[[Tensor], Tensor]
-    weights: WeightFunction
+    weights: Callable[[Tensor, Tensor], Tensor]
     exchange = MEANS
 
     def width(self, message: CentroidState, row: int) -> int:
@@ -140,11 +130,10 @@ def with_modes(vectors: VectorsConfig, centroids: Tensor) -> Tensor:
 
 
 class ExactMeans(InitBySums[CentroidState]):
-    """Fed-KM and Fed-FCM: k-means or fuzzy c-means, with the result that pooled data would give.
+    """Fed-KM: k-means, with the result that pooled data would give.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
-        weighing: Makes the weight function: ``hard_weights`` or ``fuzzy_weights``.
         starts: Number of initialisations, unless the configuration sets it.
         steps_per_round: Number of steps in a round.
     """
@@ -152,23 +141,23 @@ class ExactMeans(InitBySums[CentroidState]):
     state_type = CentroidState
     least: ClassVar[float] = 1.0
 
-    def __init__(
-        self,
-        problem: Problem,
-        weighing: Callable[[Problem], WeightFunction],
-        starts: int = 1,
-        steps_per_round: int = 1,
-    ) -> None:
+    def __init__(self, problem: Problem, starts: int = 1, steps_per_round: int = 1) -> None:
         super().__init__(problem)
         self.by_angle = False
         self.config = problem.config.section(MeansConfig)
-        self.weights = weighing(problem)
         # With noise, the exchanges of each initialisation would spend some of the privacy budget.
         self.starts = 1 if problem.noisy else self.config.starts or starts
         self.steps_per_round = steps_per_round
         has_modes = isinstance(self.config, PrototypesConfig) and self.config.modes
         self.vectors = problem.config.section(VectorsConfig) if has_modes else None
         self.rounds = 1 - (-(self.config.rounds - 1) // steps_per_round)
+
+    def weights(self, points: Tensor, centroids: Tensor) -> Tensor:
+        """Return weights of points (samples, d) for centroids (k, d), of shape (samples, k).
+
+        Or the index of each point's only centroid, int64 of shape (samples,): here the nearest.
+        """
+        return assign_points(points, centroids)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Return a state without centroids."""
@@ -203,19 +192,17 @@ class ExactFuzzyMeans(ExactMeans):
 
     least = torch.finfo(torch.float64).tiny
 
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.m = problem.config.section(MembershipConfig).m
+
+    def weights(self, points: Tensor, centroids: Tensor) -> Tensor:
+        """Return memberships to the power of the fuzzifier, uᵐ, float64 of shape (samples, k)."""
+        return memberships(squared_distances(points, centroids), self.m).double().pow(self.m)
+
     def probabilities(self, known: CentroidState, client: Client) -> Tensor:
         """Return the memberships u of a client's samples, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
-        m = self.problem.config.section(MembershipConfig).m
         parts = self.rule.blocks(client.images, len(centroids))
-        return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
-
-
-def hard_weights(problem: Problem) -> WeightFunction:
-    """Return the weight function of k-means: each point belongs to the nearest centroid."""
-    return assign_points
-
-
-def fuzzy_weights(problem: Problem) -> WeightFunction:
-    """Return the weight function of fuzzy c-means, with the configured fuzzifier."""
-    return FuzzyWeights(problem.config.section(MembershipConfig).m)
+        distances = (squared_distances(part, centroids) for part in parts)
+        return torch.cat([memberships(each, self.m) for each in distances])
