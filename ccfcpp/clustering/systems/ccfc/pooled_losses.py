@@ -77,30 +77,29 @@ def contrast_program(
     """
     z = yield from pooled_latents(model, images)
     z, decorrelation = yield from pooled_decorrelation(z, weights.eta, weights.scale)
-    return (yield from _contrast_objective(model, clusters, weights, z, labels, decorrelation))
+    return (yield from predictor_program(model, clusters, weights, z, labels, decorrelation))
 
 
 def predictor_program(
-    model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
-) -> Program:
-    """Return a generator that computes Eq. (2), line 1 (CCFC++), to train the predictor alone.
-
-    The arguments are those of ``contrast_program``, with constant latents z of shape (batch,
-    latent) in place of the images.
-    """
-    common = latents.new_zeros(())
-    return (yield from _contrast_objective(model, clusters, weights, latents, labels, common))
-
-
-def _contrast_objective(
     model: ContrastiveModel,
     clusters: int,
     weights: LossConfig,
     z: Tensor,
     labels: Tensor,
-    decorrelation: Tensor,
+    decorrelation: Tensor | float = 0.0,
 ) -> Program:
-    """Compute CCFC++'s Eq. (2), line 1, from latents ``z``, and add the decorrelation term."""
+    """Return a generator that computes Eq. (2), line 1 (CCFC++), from latents.
+
+    With constant latents, it trains the predictor alone.
+
+    Args:
+        model: Its predictor is used.
+        clusters: Number of clusters k.
+        weights: The smallest cluster size.
+        z: Latents of shape (batch, latent).
+        labels: As for ``contrast_program``.
+        decorrelation: The decorrelation term times its weight, which is added.
+    """
     p = yield from apply_pooled(model.predictor, z, "predictor")
     # As F.one_hot, which does not work within vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
