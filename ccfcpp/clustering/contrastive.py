@@ -116,7 +116,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' work: training steps, and sums for k-means."""
-        lloyd = SumMembers(LLOYD, self._members, context)
+        lloyd = SumMembers(LLOYD, context, self._members)
         steps = self.descent.client_works(self, context.bounding, context.least, context.alone)
         return ClientSide.of(*steps, lloyd)
 

@@ -190,9 +190,7 @@ class SumsClientWork(SumOfClients[AnyInitState, Sums]):
     """Client side of a ``SumsSystem``'s exchange: sums over a client's points, block by block."""
 
     system: SumsSystem[AnyInitState, Sums]
-    exchange: Exchange[AnyInitState, Sums]
     rule: PixelRule
-    context: ClientContext
 
     def of_client(self, message: AnyInitState, client: Client, randomness: Randomness) -> Sums:
         """Return the sums over a client's points; sums over too few points are 0."""
@@ -269,7 +267,7 @@ class SumsClustering(
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' work: sums for the initialisation and for the rounds."""
-        own = SumsClientWork(self.system, self.exchange, self.rule, context)
+        own = SumsClientWork(self.exchange, context, self.system, self.rule)
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
     def has_converged(self, state: AnyInitState) -> bool:

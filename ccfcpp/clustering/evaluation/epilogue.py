@@ -42,7 +42,6 @@ from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyServerWork,
     ClientSide,
-    Exchange,
     RefusedUpdateError,
     Update,
 )
@@ -57,25 +56,17 @@ class EvaluationClientWork(SumOfClients[AnyMessage, Update]):
     """Base class of the client side of the evaluation exchanges.
 
     Attributes:
-        exchange: The exchange in which the sums are sent.
         algorithm: The system whose clustering is evaluated.
         clusters: Number of clusters k.
-        context: Holds the bound on one image's contribution, and the fewest images in a sum.
     """
 
-    exchange: Exchange[AnyMessage, Update]
     algorithm: ClusteringAlgorithm[Any]
     clusters: int
-    context: ClientContext
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
         assert points is not None
         return scale_for_distances(points, self.algorithm.by_angle)
-
-    def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
-        context = self.context
-        return cluster_sums(rows, labels, groups, self.exchange, context.bounding, context.least)
 
 
 class MembersClientWork(EvaluationClientWork[ClusterSums]):
@@ -84,7 +75,7 @@ class MembersClientWork(EvaluationClientWork[ClusterSums]):
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
         """Return the sum and number of a client's points by cluster; 0 if they are too few."""
         clusters = self.algorithm.assign_by_model(message.model, client)
-        return self._sums(self._points(message.model, client), clusters, self.clusters)
+        return self.cluster_sums(self._points(message.model, client), clusters, self.clusters)
 
 
 class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
@@ -124,7 +115,7 @@ class CellsClientWork(EvaluationClientWork[ClusterSums]):
         """Return the sum and number of a client's points in each half's cells; 0 if too few."""
         points, half, centres = self._by_halves(message, client, randomness)
         cells = half * centres.shape[1] + assign_within_half(points, half, centres)
-        return self._sums(points, cells, centres.shape[:2].numel())
+        return self.cluster_sums(points, cells, centres.shape[:2].numel())
 
     def _by_halves(
         self, message: AnyMessage, client: Client, randomness: Randomness
@@ -150,7 +141,7 @@ class HalvesClientWork(CellsClientWork):
         halves, k, _ = centres.shape
         clusters = half * k + assign_within_half(points, half, centres)
         by_other = F.one_hot(assign_within_half(points, 1 - half, centres), k)
-        return self._sums(by_other, clusters, halves * k)
+        return self.cluster_sums(by_other, clusters, halves * k)
 
 
 def assign_within_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
@@ -208,7 +199,7 @@ class ClusteringEpilogue(Epilogue):
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the client side of each evaluation exchange, by the exchange's name."""
-        of, own = self.exchanges, (self.algorithm, self.clusters, context)
+        of, own = self.exchanges, (context, self.algorithm, self.clusters)
         return ClientSide.of(
             MembersClientWork(of.members, *own),
             SpreadsClientWork(of.spreads, *own),

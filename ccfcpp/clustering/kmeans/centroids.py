@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyExchange,
+    Exchange,
     Message,
     RefusedUpdateError,
     ServerWork,
@@ -201,8 +203,17 @@ def cluster_counts(
     return members * enough
 
 
+@dataclass(frozen=True)
 class SumOfClients(SummedWork[Message, Update]):
-    """Base class of the client side of exchanges whose sums are computed client by client."""
+    """Base class of the client side of exchanges whose sums are computed client by client.
+
+    Attributes:
+        exchange: The exchange in which the sums are sent.
+        context: Holds the bound on one image's contribution, and the fewest images in a sum.
+    """
+
+    exchange: Exchange[Message, Update]
+    context: ClientContext
 
     @abstractmethod
     def of_client(self, message: Message, client: Client, randomness: Randomness) -> Update:
@@ -214,6 +225,13 @@ class SumOfClients(SummedWork[Message, Update]):
         """Return the sums over some clients' samples."""
         return sum_updates(
             self.of_client(message, each, randomness.of_client(each.id)) for each in clients
+        )
+
+    def cluster_sums(self, points: Tensor, labels: Tensor, clusters: int) -> ClusterSums:
+        """Return the function ``cluster_sums`` of points, for this exchange and this context."""
+        context = self.context
+        return cluster_sums(
+            points, labels, clusters, self.exchange, context.bounding, context.least
         )
 
 

@@ -79,17 +79,14 @@ class SumBlocks(SummedWork[Message, S]):
             )
 
     def _sum_client(self, message: Message, images: Tensor) -> S:
-        parts = blocks(images, self.width(message, images[:1].numel()))
+        parts = blocks(images, self.width(message))
         return self.drop_small_sums(
             sum_updates(self.block(message, part) for part in parts), len(images)
         )
 
     @abstractmethod
-    def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are computed for an image of ``row`` numbers.
-
-        The more there are, the fewer images a block has.
-        """
+    def width(self, message: Message) -> int:
+        """Return how many numbers are computed for an image; the more, the fewer a block has."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:

@@ -79,7 +79,7 @@ class SumCells(SumBlocks[Cells, CellSums]):
     points: Callable[[Tensor], Tensor]
     exchange = CODEBOOK_SUMS
 
-    def width(self, message: Cells, row: int) -> int:
+    def width(self, message: Cells) -> int:
         """Return how many numbers are computed for a point: a distance to each cell."""
         return len(message.cells)
 

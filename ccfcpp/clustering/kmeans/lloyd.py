@@ -11,11 +11,9 @@ from ccfcpp.clustering.kmeans.centroids import (
     SumOfClients,
     SumsWork,
     cluster_means,
-    cluster_sums,
     required_centroids,
 )
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Message, Metrics
 from ccfcpp.engine.payload import pack
@@ -29,20 +27,15 @@ class SumMembers(SumOfClients[Message, ClusterSums]):
     """Client side of a step of Lloyd's k-means: sums of the points of each cluster.
 
     Attributes:
-        exchange: The exchange in which the sums are sent.
         members: Function of a message and a client that returns the client's points, of shape
             (samples, d), their clusters, int64 of shape (samples,), and the number of clusters.
-        context: Holds the bound on one image's contribution, and the fewest images in a sum.
     """
 
-    exchange: Exchange[Message, ClusterSums]
     members: Callable[[Message, Client], tuple[Tensor, Tensor, int]]
-    context: ClientContext
 
     def of_client(self, message: Message, client: Client, randomness: Randomness) -> ClusterSums:
         """Return the sum and number of a client's points by cluster; 0 if they are too few."""
-        members, context = self.members(message, client), self.context
-        return cluster_sums(*members, self.exchange, context.bounding, context.least)
+        return self.cluster_sums(*self.members(message, client))
 
 
 @dataclass(frozen=True)

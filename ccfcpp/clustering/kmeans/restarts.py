@@ -58,7 +58,7 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
     points: Callable[[Tensor], Tensor]
     exchange = TRIALS
 
-    def width(self, message: Trials, row: int) -> int:
+    def width(self, message: Trials) -> int:
         """Return how many numbers are computed for a point: a distance to each of k centroids."""
         return message.trials.shape[1]
 

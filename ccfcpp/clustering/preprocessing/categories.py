@@ -25,7 +25,6 @@ from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork
 from ccfcpp.engine.payload import check_counts, sum_updates
@@ -177,9 +176,7 @@ def _most_frequent(counts: Tensor, most: int) -> Tensor:
 class VocabularyClientWork(SumOfClients[PreprocessingParams, CategoryCounts]):
     """Client side of exchange ``vocabulary``: count a client's rows by bucket."""
 
-    context: ClientContext
     config: VectorsConfig
-    exchange = VOCABULARY
 
     def of_client(
         self, message: PreprocessingParams, client: Client, randomness: Randomness

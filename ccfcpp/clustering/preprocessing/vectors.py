@@ -19,6 +19,7 @@ from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.chunks import SumBlocks, blocks
 from ccfcpp.clustering.preprocessing.categories import (
     TRIES,
+    VOCABULARY,
     VocabularyClientWork,
     VocabularyServerWork,
     one_hot,
@@ -156,6 +157,10 @@ class VectorPhase(Phase[PreprocessingParams]):
         filled = COLUMN_MEANS not in self.needed or known.fill is not None
         return self.can_expand(known) and filled
 
+    def sums_products(self, exchange: Exchange[PreprocessingParams, Sums]) -> bool:
+        """Return whether clients sum outer products of vectors, for principal components."""
+        return exchange is SPREADS and self.config.components is not None
+
     def last_exchanges(self) -> list[AnyServerWork]:
         """Return the server side of the exchanges that the settings need, in order."""
         pooled = [VocabularyServerWork(self.config)] * (TRIES if self.config.categories else 0)
@@ -163,9 +168,10 @@ class VectorPhase(Phase[PreprocessingParams]):
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """Return the client side of each exchange that the settings need."""
-        pooled = [VocabularyClientWork(context, self.config)] if self.config.categories else []
-        fitted = (PreprocessingServerWork(self, exchange) for exchange in self.needed)
-        return [*pooled, *(PreprocessingClientWork(context, fitting) for fitting in fitted)]
+        works: list[AnyClientWork] = []
+        if self.config.categories:
+            works.append(VocabularyClientWork(VOCABULARY, context, self.config))
+        return works + [PreprocessingClientWork(context, self, each) for each in self.needed]
 
     def samples(self, known: PreprocessingParams, client: Client) -> Tensor:
         """Return a client's vectors after preprocessing, of shape (samples, d or components)."""
@@ -178,27 +184,6 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
 
     phase: VectorPhase
     exchange: Exchange[PreprocessingParams, Sums]
-
-    @property
-    def outer(self) -> bool:
-        """Whether clients sum outer products of vectors, for principal components."""
-        return self.exchange is SPREADS and self.phase.config.components is not None
-
-    def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
-        """Return the rows whose sum, or sum of outer products, clients send; (samples, d)."""
-        if self.exchange is COLUMN_MEANS:
-            return expand(self.phase.config, known, block).nan_to_num(nan=0.0)
-        rows = impute(self.phase.config, known, block)
-        if known.mean is None or self.exchange is MEANS:
-            return rows
-        centred = rows - known.mean
-        return centred if self.outer else centred.square()
-
-    def counts(self, known: PreprocessingParams, block: Tensor) -> Tensor:
-        """Return 1 for each vector, (samples, 1); or for each value, 0 if missing, (samples, d)."""
-        if self.exchange is COLUMN_MEANS:
-            return (~expand(self.phase.config, known, block).isnan()).double()
-        return block.new_ones(len(block), 1, dtype=torch.float64)
 
     def is_due(self, state: PreprocessingParams) -> bool:
         """Return whether the parameters that this exchange needs are fitted."""
@@ -216,7 +201,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         """Return an update's shapes and dtypes: those of ``Sums`` in this exchange."""
         d = self.phase.d
         counted = d if self.exchange is COLUMN_MEANS else 1
-        shape = (d, d) if self.outer else (d,)
+        shape = (d, d) if self.phase.sums_products(self.exchange) else (d,)
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
     def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
@@ -233,7 +218,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
             return replace(state, fill=total.mean), {}
         if state.mean is None or self.exchange is MEANS:
             return replace(state, mean=self._centre(total.mean)), {}
-        if self.outer:
+        if self.phase.sums_products(self.exchange):
             factor = _principal_components(self.phase.config, state.mean, total)
         else:
             variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
@@ -294,22 +279,18 @@ def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> T
 class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
     """Client side of an exchange that fits preprocessing: each client sums over its vectors."""
 
-    fitting: PreprocessingServerWork
+    phase: VectorPhase
+    exchange: Exchange[PreprocessingParams, Sums]
 
-    @property
-    def exchange(self) -> Exchange[PreprocessingParams, Sums]:  # type: ignore[override]
-        """The exchange of the server side, ``fitting``."""
-        return self.fitting.exchange
-
-    def width(self, message: PreprocessingParams, row: int) -> int:
+    def width(self, message: PreprocessingParams) -> int:
         """Return how many numbers are computed for a vector: d, or d² to clip outer products."""
-        d = self.fitting.phase.d
-        return d**2 if self.fitting.outer and self.context.bounding is not None else d
+        outer = self.phase.sums_products(self.exchange)
+        return self.phase.d**2 if outer and self.context.bounding is not None else self.phase.d
 
     def block(self, message: PreprocessingParams, images: Tensor) -> Sums:
         """Return the sums over a block of a client's vectors."""
-        rows, counts = self.fitting.rows(message, images), self.fitting.counts(message, images)
-        bounding, outer = self.context.bounding, self.fitting.outer
+        rows, counts = self._rows(message, images), self._counts(message, images)
+        bounding, outer = self.context.bounding, self.phase.sums_products(self.exchange)
         if bounding is not None:
             rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
             clipped = bounding.rows(self.exchange, "sums", rows.flatten(1))
@@ -318,3 +299,19 @@ class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
         else:
             sums = rows.T @ rows if outer else rows.sum(dim=0)
         return Sums(sums, counts.sum(dim=0))
+
+    def _rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
+        """Return the rows whose sum, or sum of outer products, is sent; (samples, d)."""
+        if self.exchange is COLUMN_MEANS:
+            return expand(self.phase.config, known, block).nan_to_num(nan=0.0)
+        rows = impute(self.phase.config, known, block)
+        if known.mean is None or self.exchange is MEANS:
+            return rows
+        centred = rows - known.mean
+        return centred if self.phase.sums_products(self.exchange) else centred.square()
+
+    def _counts(self, known: PreprocessingParams, block: Tensor) -> Tensor:
+        """Return 1 for each vector, (samples, 1); or for each value, 0 if missing, (samples, d)."""
+        if self.exchange is COLUMN_MEANS:
+            return (~expand(self.phase.config, known, block).isnan()).double()
+        return block.new_ones(len(block), 1, dtype=torch.float64)

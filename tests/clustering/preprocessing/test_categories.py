@@ -103,20 +103,17 @@ def test_frequent_categories_have_columns(tree: Tree, seed: int, most: int, rare
         assert slots.sum(axis=1).max() <= 1 + 1e-6
 
 
-def counted(
-    work: categories.VocabularyClientWork, values: torch.Tensor
-) -> categories.CategoryCounts:
+def counted(config: VectorsConfig, values: torch.Tensor) -> categories.CategoryCounts:
     """What a client with these rows sends."""
+    context = ClientContext(len(values), 1)
+    work = categories.VocabularyClientWork(categories.VOCABULARY, context, config)
     return work.of_client(PreprocessingParams(), Client(0, "", values), Randomness(0))
 
 
 def test_a_rare_value_stays_at_its_client() -> None:
     rows = [["common", "common"]] * 40 + [["secret", "common"]] * 4
     points = torch.tensor([[0.0, code(a), code(b)] for a, b in rows], dtype=torch.float64)
-    work = categories.VocabularyClientWork(
-        ClientContext(len(points), 1), VectorsConfig(categories=("a", "b"), rare=5)
-    )
-    counts = counted(work, points).counts
+    counts = counted(VectorsConfig(categories=("a", "b"), rare=5), points).counts
     assert sorted(counts[counts > 0].tolist()) == [40, 44]
 
 
@@ -132,11 +129,10 @@ def same_bucket(word: str) -> str:
 
 def test_a_rare_value_in_a_frequent_ones_bucket_stays_there_too() -> None:
     config = VectorsConfig(categories=("a",), rare=5, most_categories=2)
-    work = categories.VocabularyClientWork(ClientContext(44, 1), config)
     without = torch.tensor([[code("common")]] * 40, dtype=torch.float64)
     secret = torch.tensor([[code(same_bucket("common"))]] * 4, dtype=torch.float64)
-    sent = counted(work, torch.cat([without, secret]))
-    alone = counted(work, without)
+    sent = counted(config, torch.cat([without, secret]))
+    alone = counted(config, without)
     for name, part in pack(sent).items():
         assert torch.equal(part, pack(alone)[name])
     # Nor has its row a 1 in the column of the frequent one.

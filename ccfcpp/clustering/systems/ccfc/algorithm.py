@@ -190,14 +190,14 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: training, centroids, and sums that refine them."""
-        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
+        works: list[AnyClientWork] = [SumMembers(self.refinement, context, self._members)]
         if self.sends_centroids:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
             wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
             works.append(threaded([own] * choose_threads(wanted, context.together, device)))
         if self.neighbour_pretraining:
             works += self.neighbour_pretraining.client_works(context)
-            works.append(SumMembers(CENTRES, self._members_by_head, context))
+            works.append(SumMembers(CENTRES, context, self._members_by_head))
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(context))
         cohort = self._cohort(context)

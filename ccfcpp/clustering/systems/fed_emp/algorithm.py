@@ -107,11 +107,7 @@ class CropLatents(Latents[CropEncoder]):
 
 
 class CropPhase(Phase[CropEncoderState]):
-    """Phase that trains the encoder on crops, then computes the mean latent of all images.
-
-    Args:
-        problem: Configuration, data shape, number of clusters and device.
-    """
+    """Phase that trains the encoder on crops, then computes the mean latent of all images."""
 
     knowledge = CropEncoderState
 
@@ -164,7 +160,7 @@ class CropPhase(Phase[CropEncoderState]):
         """Return the client side of the steps on crops, and of the mean latent."""
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
-        latents = SumLatents(self.config.latent, self.space, context.least)
+        latents = SumLatents(MEAN, context, self.config.latent, self.space)
         steps = self.descent.client_works(batches, context.bounding, context.least, context.alone)
         return [*steps, latents]
 
@@ -211,27 +207,21 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
 
 @dataclass(frozen=True)
 class SumLatents(SumOfClients[CropEncoderState, Sums]):
-    """Client side of the mean latent; a client with fewer than ``least`` images adds nothing."""
+    """Client side of the mean latent; a client with too few images adds nothing."""
 
     d: int
     space: CropLatents
-    least: int
-    exchange = MEAN
 
     def of_client(self, message: CropEncoderState, client: Client, randomness: Randomness) -> Sums:
         """Sum the latents of a client's images, and count the images."""
         z = client.images.new_zeros((0, self.d), dtype=torch.float64)
-        if len(client) >= self.least:
+        if len(client) >= self.context.least:
             z = self.space.latents(message, client).double()
         return Sums(z.sum(dim=0), z.new_full((1,), len(z)))
 
 
 class FedEmp(PhasedClustering):
-    """Fed-EMP: an encoder trained on crops of images, then exact k-means on the latents.
-
-    Args:
-        problem: Configuration, data shape, number of clusters and device.
-    """
+    """Fed-EMP: an encoder trained on crops of images, then exact k-means on the latents."""
 
     phase: CropPhase
     system: ExactMeans

@@ -20,7 +20,7 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState, SumMembers
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, OVERCLUSTERS
-from ccfcpp.clustering.systems.fed_scan.messages import CENTRES, OF_NEIGHBOURS
+from ccfcpp.clustering.systems.fed_scan.messages import CENTRES, OF_NEIGHBOURS, TRANSITIONS
 from ccfcpp.clustering.systems.fed_scan.neighbours import OF_IMAGES
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS, scan_program
@@ -200,13 +200,13 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of all exchanges: steps, merges and centres."""
-        centres = SumMembers(CENTRES, self._members, context)
+        centres = SumMembers(CENTRES, context, self._members)
         return ClientSide.of(*self.client_works(context), centres)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """Return the client side of steps and merges."""
         pairs = self._pairs()
-        merging = [SumTransitions(pairs, context.least)] if self.merges else []
+        merging = [SumTransitions(TRANSITIONS, context, pairs)] if self.merges else []
         steps = self.descent.client_works(pairs, context.bounding, context.least, context.alone)
         return [*merging, *steps]
 

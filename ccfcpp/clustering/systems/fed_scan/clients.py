@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.kmeans.centroids import SumOfClients
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, ModelVersion, Transitions
+from ccfcpp.clustering.systems.fed_scan.messages import ModelVersion, Transitions
 from ccfcpp.clustering.systems.fed_scan.neighbours import (
     FEATURES,
     draw_neighbours,
@@ -168,13 +168,11 @@ class SumTransitions(SumOfClients[EncoderState, Transitions]):
     """Client side of a merge: sums of the joint over-cluster probabilities of pairs of images.
 
     Pairs are an image and each of its neighbours, which are searched anew, and any two images of a
-    client. Clients, and folds (random subsets) of a client, with fewer than ``least`` images add
-    nothing.
+    client. Clients, and folds (random subsets) of a client, with fewer than ``context.least``
+    images add nothing.
     """
 
     pairs: Pairs
-    least: int = 0
-    exchange = TRANSITIONS
 
     def of_client(
         self, message: EncoderState, client: Client, randomness: Randomness
@@ -190,9 +188,9 @@ class SumTransitions(SumOfClients[EncoderState, Transitions]):
         folds = self.pairs.folds
         fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
         by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
-        by_fold *= (fold.bincount(minlength=folds) >= self.least).view(-1, 1, 1)
+        by_fold *= (fold.bincount(minlength=folds) >= self.context.least).view(-1, 1, 1)
         total = p.sum(dim=0)
         # Without pairs of an image and itself, which would favour over-clusters as they are.
         pairs = torch.outer(total, total) - p.mT @ p
-        pairs *= len(p) >= self.least
+        pairs *= len(p) >= self.context.least
         return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))

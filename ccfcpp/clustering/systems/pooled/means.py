@@ -62,7 +62,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
     weights: Callable[[Tensor, Tensor], Tensor]
     exchange = MEANS
 
-    def width(self, message: CentroidState, row: int) -> int:
+    def width(self, message: CentroidState) -> int:
         """Return how many numbers a point needs in memory: a distance to each centroid."""
         return len(required_centroids(message.centroids))
 

@@ -136,7 +136,7 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
     covariance: str
     exchange = EM
 
-    def width(self, message: Mixture, row: int) -> int:
+    def width(self, message: Mixture) -> int:
         """Return how many numbers a point needs in memory: its offset from each mean."""
         return required_centroids(message.centroids).numel()
 

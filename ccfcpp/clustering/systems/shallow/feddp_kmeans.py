@@ -328,11 +328,11 @@ class FedDPKMeans(PixelClustering[FedDPState]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of all exchanges."""
         return ClientSide.of(
-            AddMoments(MEAN, self.rule, context),
-            AddMoments(PRODUCTS, self.rule, context),
-            CountNearest(WEIGHTS, self.rule, context),
-            AddClearMembers(SEPARATED, self.rule, context),
-            AddClearMembers(LLOYD, self.rule, context),
+            AddMoments(MEAN, context, self.rule),
+            AddMoments(PRODUCTS, context, self.rule),
+            CountNearest(WEIGHTS, context, self.rule),
+            AddClearMembers(SEPARATED, context, self.rule),
+            AddClearMembers(LLOYD, context, self.rule),
         )
 
 

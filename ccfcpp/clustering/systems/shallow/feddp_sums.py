@@ -16,13 +16,11 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     SumOfClients,
     cluster_counts,
-    cluster_sums,
 )
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.systems.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
 from ccfcpp.clustering.systems.shallow.subspaces import Frame, flatten_symmetric
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, Message, Update
 from ccfcpp.engine.payload import pack, unpack
@@ -118,14 +116,10 @@ class SumOfImages(SumOfClients[Message, Update]):
     """Base class of the client side of an exchange in which each client sends sums over its images.
 
     Attributes:
-        exchange: Exchange in which the sum is sent.
         rule: Maps images to vectors of pixels.
-        context: Sets the bound on what one image adds, and whether clients have equal weight.
     """
 
-    exchange: Exchange[Message, Update]
     rule: PixelRule
-    context: ClientContext
 
     def of_client(self, message: Message, client: Client, randomness: Randomness) -> Update:
         """Return the sum over a client's images; if clients have equal weight, the mean."""
@@ -144,11 +138,6 @@ class SumOfImages(SumOfClients[Message, Update]):
         parts = torch.split(client.images, IMAGES_AT_A_TIME)
         return torch.cat([frame.coordinates(self.rule.points(part)) for part in parts])
 
-    def bound_rows(self, part: str, rows: Tensor) -> Tensor:
-        """Clip each image's row to the L2 norm bound of the update's tensor ``part``, if any."""
-        bounding = self.context.bounding
-        return rows if bounding is None else bounding.rows(self.exchange, part, rows)
-
 
 class AddMoments(SumOfImages[Frame, Moments]):
     """Client side of a mean over all images; a client with fewer than ``least`` images adds 0."""
@@ -156,17 +145,22 @@ class AddMoments(SumOfImages[Frame, Moments]):
     def sum_images(self, message: Frame, client: Client) -> Moments:
         """Return the sum of a client's images, or of their outer products; 0 if they are few."""
         rows = self.coordinates(message, client)
-        moments = self._products(rows) if self.exchange is PRODUCTS else self._sum(rows)
+        if self.exchange is PRODUCTS:
+            moments = self._products(rows)
+        else:
+            moments = self._bound_rows(rows).sum(dim=0)
         enough = len(client) >= self.context.least
         return Moments(moments * enough, moments.new_tensor(len(client) * enough))
 
-    def _sum(self, rows: Tensor) -> Tensor:
-        return self.bound_rows("moments", rows).sum(dim=0)
+    def _bound_rows(self, rows: Tensor) -> Tensor:
+        """Clip each image's row to the bound of the norm of what it adds to the moments, if any."""
+        bounding = self.context.bounding
+        return rows if bounding is None else bounding.rows(self.exchange, "moments", rows)
 
     def _products(self, rows: Tensor) -> Tensor:
         # The norm of x xᵀ is ‖x‖²: a factor on x xᵀ is its root on x.
         squares = rows.square().sum(dim=1, keepdim=True)
-        shares = self.bound_rows("moments", squares) / squares.clamp(min=1e-300)
+        shares = self._bound_rows(squares) / squares.clamp(min=1e-300)
         rows = rows * shares.sqrt()
         return flatten_symmetric(rows.T @ rows)
 
@@ -198,7 +192,4 @@ class AddClearMembers(SumOfImages[Centres, ClusterSums]):
             first, second = torch.cdist(points, centres).topk(2, dim=1, largest=False).values.T
             clear = first <= message.margin * second
             labels, summed = labels[clear], summed[clear]
-        context = self.context
-        return cluster_sums(
-            summed, labels, len(centres), self.exchange, context.bounding, context.least
-        )
+        return self.cluster_sums(summed, labels, len(centres))

@@ -9,6 +9,7 @@ import torch
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.clients import SumTransitions
 from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, merge_overclusters, mutual_information
+from ccfcpp.clustering.systems.fed_scan.messages import Transitions
 from ccfcpp.clustering.systems.fed_scan.server import trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
@@ -198,7 +199,8 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     state = algorithm.initial_state(Randomness(0))
     task, message = Task("fed-scan", "transitions", 0, 0), EncoderState(state.model, 0)
     client = clients[0]
-    pairs = SumTransitions(algorithm._pairs()).local_sum(task, message, [client], Randomness(0))
+    works = algorithm.client_side(ClientContext(len(client), 1)).works
+    pairs: Transitions = works["transitions"].local_sum(task, message, [client], Randomness(0))
     # Each image adds 1 to its fold.
     sizes = pairs.neighbours.sum(dim=(1, 2)).round()
     least = int(sizes.sort().values[2])
@@ -208,7 +210,7 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     told = work.local_sum(task, message, [client], Randomness(0)).neighbours.sum(dim=(1, 2)).round()
     assert torch.equal(told, torch.where(sizes < least, 0, sizes))
     assert 0 < int((told > 0).sum()) < FOLDS
-    few = replace(work, least=len(client) + 1)
+    few = replace(work, context=replace(context, least=len(client) + 1))
     assert not few.local_sum(task, message, [client], Randomness(0)).holders.any()
 
 

@@ -134,7 +134,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     points = rows([client], FRAME)
     centres = points[torch.randperm(samples, generator=torch.Generator().manual_seed(seed))[:4]]
     message = Centres(FRAME, centres, margin)
-    found = sent(AddClearMembers(LLOYD, RULE, ClientContext(samples, 1)), message, client)
+    found = sent(AddClearMembers(LLOYD, ClientContext(samples, 1), RULE), message, client)
     sums, counts = torch.zeros(4, 15).double(), [0] * 4
     for point in points:
         distances = [math.dist(point, centre) for centre in centres]
@@ -145,7 +145,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     torch.testing.assert_close(found.sums, sums, atol=1e-7, rtol=0)
     assert found.counts.tolist() == counts
     weights = sent(
-        CountNearest(WEIGHTS, RULE, ClientContext(samples, 1)), ServerPoints(FRAME, centres), client
+        CountNearest(WEIGHTS, ClientContext(samples, 1), RULE), ServerPoints(FRAME, centres), client
     )
     nearest = torch.cdist(points, centres).argmin(dim=1)
     assert weights.counts.tolist() == [int((nearest == n).sum()) for n in range(4)]
@@ -163,10 +163,10 @@ def test_the_servers_points_stand_for_images_by_their_weights() -> None:
 # --- what clients and images may add ------------------------------------------------------------
 
 WORKS = [
-    (AddMoments(MEAN, RULE, ClientContext(9, 9)), FRAME),
-    (AddMoments(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
-    (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), ServerPoints(FRAME, torch.eye(15).double())),
-    (AddClearMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
+    (AddMoments(MEAN, ClientContext(9, 9), RULE), FRAME),
+    (AddMoments(PRODUCTS, ClientContext(9, 9), RULE), FRAME),
+    (CountNearest(WEIGHTS, ClientContext(9, 9), RULE), ServerPoints(FRAME, torch.eye(15).double())),
+    (AddClearMembers(LLOYD, ClientContext(9, 9), RULE), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
 
 
@@ -207,7 +207,7 @@ def test_bounds_count_in_what_is_usual_and_one_of_a_part_is_taken_as_it_is() -> 
 
 def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
-    update = sent(AddMoments(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
+    update = sent(AddMoments(MEAN, ClientContext(9, 1), RULE), FRAME, client)
     form = format_of(pack(update))
     plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, alike=True)
     assert plain.parts(update).keys() == {"moments", "images"}
@@ -237,7 +237,7 @@ def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: in
     points = rows[torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:5]]
     nearest = torch.cdist(rows, points).argmin(dim=1).tolist()
     expected = [nearest.count(place) for place in range(5)]
-    work = CountNearest(WEIGHTS, RULE, ClientContext(12, 1, least=least))
+    work = CountNearest(WEIGHTS, ClientContext(12, 1, least=least), RULE)
     found = sent(work, ServerPoints(FRAME, points), client)
     assert found.counts.tolist() == [count if count >= least else 0 for count in expected]
 
@@ -411,7 +411,7 @@ def test_clients_are_not_told_where_the_servers_images_are() -> None:
 
 def test_half_of_what_is_sent_is_the_matrix() -> None:
     (client,) = clients_of_sizes(30)
-    found = sent(AddMoments(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
+    found = sent(AddMoments(PRODUCTS, ClientContext(30, 1), RULE), FRAME, client)
     points = rows([client], FRAME)
     torch.testing.assert_close(unflatten_symmetric(found.moments, 15), points.T @ points)
 
