@@ -132,20 +132,19 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Return the state before the first round: random weights, and no centroids."""
-        generator = randomness.generator("model")
-        make = (
-            self.neighbour_pretraining.make_network
-            if self.neighbour_pretraining
-            else self.make_model
-        )
-        groups = self.neighbour_pretraining.single_groups() if self.neighbour_pretraining else None
-        return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
+        scan, generator = self.neighbour_pretraining, randomness.generator("model")
+        make = scan.make_network if scan else self.make_model
+        model = random_state(make, generator, self.problem.device)
+        return EncoderState(model, groups=scan.single_groups() if scan else None)
+
+    def _head(self, state: EncoderState) -> FedScan | None:
+        """Return Fed-SCAN if the model has the classification head of its pre-training."""
+        return self.neighbour_pretraining if "head.weight" in state.model else None
 
     def knows_clusters(self, state: EncoderState) -> bool:
         """Return whether images can be assigned: by centroids, or by the head of pre-training."""
-        if self.neighbour_pretraining and _has_head(state):
-            return self.neighbour_pretraining.knows_clusters(state)
-        return state.centroids is not None
+        head = self._head(state)
+        return head.knows_clusters(state) if head else state.centroids is not None
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Return a round's exchanges: training, then centroids and refinement if configured."""
@@ -153,7 +152,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
             # There was no pre-training, or no client sent centroids in its last round.
-            works.append(self._centroid_search(_has_head(state)))
+            works.append(self._centroid_search(self._head(state) is not None))
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
             by_head = pretrains and self.neighbour_pretraining is not None
@@ -255,25 +254,19 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     def probabilities(self, known: EncoderState, client: Client) -> Tensor | None:
         """Return the head's probabilities (samples, k); None if the model has no head."""
-        if self.neighbour_pretraining and _has_head(known):
-            return self.neighbour_pretraining.probabilities(known, client)
-        return None
+        head = self._head(known)
+        return head.probabilities(known, client) if head else None
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
         """Return each image's cluster, by the head or the nearest centroid: int64 (samples,)."""
-        if self.neighbour_pretraining and _has_head(state):
-            return self.neighbour_pretraining.assign(state, client)
+        if head := self._head(state):
+            return head.assign(state, client)
         seen = self.global_model.representations(state.model, state.version, client)
         labels = self.rule.assign(seen.latents, required_centroids(state.centroids))
         return labels if state.groups is None else state.groups.to(labels.device)[labels]
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the global model's latents z of a client's images, of shape (samples, latent)."""
-        if self.neighbour_pretraining and _has_head(state):
-            return self.neighbour_pretraining.represent(state, client)
+        if head := self._head(state):
+            return head.represent(state, client)
         return self.global_model.representations(state.model, state.version, client).latents
-
-
-def _has_head(state: EncoderState) -> bool:
-    """Return whether the model has the classification head of pre-training by neighbours."""
-    return "head.weight" in state.model
