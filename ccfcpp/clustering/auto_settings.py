@@ -49,24 +49,31 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
 
 
 def _settings_without_method(count: int, shape: Sequence[int], method: str) -> Tree:
+    few, batch = count < _FEW, min(max(count, 2), _FEW)
+    # At least four epochs.
+    steps = min(max(120, 4 * count // batch), 300)
     if len(shape) == 1:
-        settings = _settings_for_vectors(count)
+        of_vectors: Tree = {
+            "hidden": 64 if few else 256,
+            "latent": 32 if few else 128,
+            "batch": batch,
+            "steps": steps,
+            "neighbours": 5 if few else 10,
+            "overclustering": 1 if count < _FEW // 4 else 3,
+        }
         long = shape[0] > _LONG and method == "fed-em"
-        return settings | ({"vectors": {"components": _COMPONENTS}} if long else {})
+        return {"scan": of_vectors} | ({"vectors": {"components": _COMPONENTS}} if long else {})
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
-    few = count < _FEW
     # The last convolution has a resolution of four pixels or fewer.
     halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
-    batch = min(max(count, 2), _FEW)
     scan: Tree = {
         "widths": list(_WIDTHS[-halvings:]),
         "stem": 64 if side <= 8 else 0,
         "hidden": 128 if few else 256,
         "latent": 128 if few else 256,
         "batch": batch,
-        # At least four epochs.
-        "steps": min(max(120, 4 * count // batch), 300),
+        "steps": steps,
         "overclustering": 1 if count < _FEW // 4 else 5 if colour and count >= _MANY else 3,
         "neighbours": 5 if few else 50 if colour and count >= _MANY else 10,
     }
@@ -83,22 +90,6 @@ def _settings_without_method(count: int, shape: Sequence[int], method: str) -> T
     }
     intensity = {"brightness": 0.4, "contrast": 0.4} | colours
     return {"scan": scan, "crops": crops, "intensity": intensity}
-
-
-def _settings_for_vectors(count: int) -> Tree:
-    """Return settings of Fed-SCAN that suit ``count`` vectors."""
-    few = count < _FEW
-    batch = min(max(count, 2), _FEW)
-    return {
-        "scan": {
-            "hidden": 64 if few else 256,
-            "latent": 32 if few else 128,
-            "batch": batch,
-            "steps": min(max(120, 4 * count // batch), 300),
-            "neighbours": 5 if few else 10,
-            "overclustering": 1 if count < _FEW // 4 else 3,
-        }
-    }
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
