@@ -205,8 +205,7 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
             "cluster"
         )
     on = choose_device(device)
-    tensors, header = _read(path, on)
-    own, typical = _split(path, tensors)
+    own, typical, header = _read(path, on)
     config = _read_config(path, on)
     facts = _parse_header(path, header)
     fewest = config.fewest_clusters
@@ -217,14 +216,19 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     return model
 
 
-def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(
+    path: Path, device: torch.device
+) -> tuple[dict[str, Tensor], SampleDistribution | None, dict[str, str]]:
+    """Return the tensors of a model's file, the distribution of the samples, and the header."""
     try:
         tensors, header = read_tensors(path)
+        return *split_model(to_device(tensors, device)), header
+    except PayloadError as error:
+        raise _misfit(path, error) from error
     except (ValueError, OSError) as error:
         raise UsageError(
             f"{path} is no model ({error}): give the model.safetensors of a run of ccfcpp cluster"
         ) from error
-    return to_device(tensors, device), header
 
 
 def _read_config(path: Path, device: torch.device) -> ClusterConfig:
@@ -255,15 +259,6 @@ def _parse_header(path: Path, header: dict[str, str]) -> ModelFacts:
             f"the header of {path} cannot be read, or is of another version of ccfcpp: run this "
             "again"
         ) from error
-
-
-def _split(
-    path: Path, tensors: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], SampleDistribution | None]:
-    try:
-        return split_model(tensors)
-    except PayloadError as error:
-        raise _misfit(path, error) from error
 
 
 def _unpack(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:

@@ -33,10 +33,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
-from ccfcpp.engine.synchronised.contract import D
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, cosine_decay
-from ccfcpp.engine.synchronised.server import StepExchange
 from ccfcpp.engine.synchronised.tape import Lags
 from ccfcpp.models.pooled import Norm, Program, rounding_dtype
 from ccfcpp.models.state import random_state
@@ -96,11 +94,12 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         self.overclusters = self.space.network.head.out_features
         self.merges = self.overclusters != problem.clusters
         self.folds = FOLDS if problem.fewest else 1
+        adam = Adam(self.config.learning_rate)
         self.descent = Descent(
             "step",
             self.space.network,
             self._rehearsal,
-            self._optimizer(),
+            adam if self.config.optimizer == "adam" else Muon(self.config.matrix_rate, adam, _HEAD),
             self.config.batch,
             problem.samples,
             self._largest(),
@@ -136,12 +135,6 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         """Return a trial step on two empty images, which shows the exchanges that a step takes."""
         images = torch.zeros(2, 2, *self.problem.image_shape, device=self.problem.device)
         return scan_program(self.space.network, self.config.balance, images)
-
-    def _optimizer(self) -> Adam | Muon:
-        adam = Adam(self.config.learning_rate)
-        if self.config.optimizer == "adam":
-            return adam
-        return Muon(self.config.matrix_rate, adam, _HEAD)
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Return the state before the first round: random weights, and a fresh optimizer."""
@@ -180,7 +173,8 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         tries = 0 if self.problem.protected else _TRIES * per_round
         works: list[AnyServerWork] = []
         for step in range(number * per_round, min((number + 1) * per_round, steps)):
-            works += self._step_exchanges(step)
+            one = range(step, step + 1)
+            works += self.descent.server_works(one, lambda number: cosine_decay(number / steps))
             done = step + 1
             since = done % self.config.mine_every
             late = self.config.merged_from * steps <= done - since and since < done < steps
@@ -194,10 +188,6 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         k, fewest, rule = self.problem.clusters, self.problem.fewest, self.config.merge
         return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained, again)
 
-    def _step_exchanges(self, step: int) -> list[StepExchange[D]]:
-        rate = cosine_decay(step / self.config.steps)
-        return self.descent.server_works(range(step, step + 1), lambda _: rate)
-
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side of all exchanges: steps, merges and centres."""
         centres = SumMembers(CENTRES, context, self._members)
@@ -205,7 +195,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """Return the client side of steps and merges."""
-        pairs = self._pairs()
+        pairs = Pairs(self.config, self.views, self.space, self.folds)
         merging = [SumTransitions(TRANSITIONS, context, pairs)] if self.merges else []
         steps = self.descent.client_works(pairs, context.bounding, context.least, context.alone)
         return [*merging, *steps]
@@ -214,9 +204,6 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         """Return a client's latents, the cluster of each, and the number of clusters."""
         latents = self.space.latents(message, client)
         return latents, self.assign_by_model(message, client), message.clusters
-
-    def _pairs(self) -> Pairs:
-        return Pairs(self.config, self.views, self.space, self.folds)
 
     def knows_clusters(self, state: EncoderState) -> bool:
         """Return whether the head can assign images: after a step, and a merge if there is one."""

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,16 +11,6 @@ from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.data.affine import AFFINE_DRAWS, affine_maps, draw_affine, render_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.data.intensity import draw_intensity, render_intensity
-
-
-class AnyViews(Protocol):
-    """Interface of random views (augmentations) of images or vectors."""
-
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw uniform numbers in [0, 1) for ``count`` views: (numbers per view, count)."""
-
-    def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Return one view of each sample, by the result of ``draw``: floats of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +60,6 @@ class Views:
         maps = affine_maps(draws[:AFFINE_DRAWS], self.affine)
         views = render_affine(to_float(images), maps)
         return render_intensity(views, draws[AFFINE_DRAWS:], self.intensity)
+
+
+AnyViews = Views | VectorViews

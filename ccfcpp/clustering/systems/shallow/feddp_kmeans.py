@@ -302,7 +302,8 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             return None
         data, shape = self.problem.config.section(DataConfig), self.problem.image_shape
         root = Path(data.root) if data.root else None
-        images = load(source, data_root=root, image_size=_side(shape)).images
+        side = shape[1] if shape[1] == shape[2] else None  # Others cannot be resized.
+        images = load(source, data_root=root, image_size=side).images
         if images.shape[1:] != shape or len(images) < self.problem.clusters:
             raise UsageError(
                 f"feddp.server = {source} has {len(images)} images of shape "
@@ -334,8 +335,3 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             AddClearMembers(SEPARATED, context, self.rule),
             AddClearMembers(LLOYD, context, self.rule),
         )
-
-
-def _side(shape: Sequence[int]) -> int | None:
-    """Return the side of square images; None for others, which cannot be resized."""
-    return shape[1] if shape[1] == shape[2] else None

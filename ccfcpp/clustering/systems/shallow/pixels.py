@@ -146,16 +146,15 @@ class InitBySums(PixelClustering[AnyInitState]):
 
     def plan(self, state: AnyInitState) -> list[Sequence[AnyServerWork]]:
         """Return the exchanges of every round of a run without failures, and with enough points."""
-        start = [self.usual_start()] if state.centroids is None else []
-        return [*start, *map(self.steps, range(len(start), self.rounds))]
+        if state.centroids is not None:
+            return [self.steps(number) for number in range(self.rounds)]
+        # Without those exchanges that run only with few points.
+        usual = [work for work in self.start() if not getattr(work, "again", False)]
+        return [usual, *map(self.steps, range(1, self.rounds))]
 
     def start(self) -> Sequence[AnyServerWork]:
         """Return the exchanges that compute initial centroids."""
         return init_works(self.problem, self.rule.dimensions, self.starts)
-
-    def usual_start(self) -> Sequence[AnyServerWork]:
-        """Return the initialisation's exchanges, without those that run only with few points."""
-        return [work for work in self.start() if not getattr(work, "again", False)]
 
     def summarize(self, state: AnyInitState) -> dict[str, object]:
         """Return the chosen number of clusters, and the evidence for it; nothing if k was given."""

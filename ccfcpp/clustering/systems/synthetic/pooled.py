@@ -102,7 +102,8 @@ class ServerClustering(ABC):
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
         """Return the index of each image's nearest centroid, int64 of shape (images,)."""
-        return nearest(self.represent(state, images), required_centroids(state.centroids))
+        centroids = required_centroids(state.centroids)
+        return nearest(self.represent(state, images), centroids)
 
 
 class _PixelClustering(ServerClustering):
@@ -264,18 +265,14 @@ class ClusterImages(ServerWork[PooledState, Nothing, ImagesUpdate]):
     image_shape: tuple[int, ...]
     kept: int = 0
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which images (uint8) or vectors (float64) are sent."""
-        return torch.uint8 if len(self.image_shape) > 1 else torch.float64
-
     def broadcast(self, state: PooledState) -> Nothing:
         """Return an empty message."""
         return Nothing()
 
     def update_format(self, message: Nothing) -> UpdateFormat:
         """Return an update's shapes and dtypes: any number of images of the run's shape."""
-        images = Spec(self.dtype, (Rows(_MOST_IMAGES), *self.image_shape))
+        dtype = torch.uint8 if len(self.image_shape) > 1 else torch.float64
+        images = Spec(dtype, (Rows(_MOST_IMAGES), *self.image_shape))
         return {"client": Spec(torch.int64), "images": images}
 
     def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:
@@ -321,7 +318,6 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
 
     def assign(self, state: PooledState, client: Client) -> Tensor:
         """Return the cluster of each of a client's images, int64 of shape (samples,)."""
-        required_centroids(state.centroids)
         return self.clustering.assign(state, client.images)
 
     def represent(self, state: PooledState, client: Client) -> Tensor | None:
