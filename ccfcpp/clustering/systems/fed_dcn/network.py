@@ -67,11 +67,6 @@ class Trainer(DeepClustering):
         model.decoder.append(nn.Sigmoid())
         return model
 
-    def _make_encoder(self) -> nn.Module:
-        alone = nn.Sequential()
-        alone.add_module("encoder", self.make_model().encoder)
-        return alone
-
     def descend(
         self, start: ModelState, samples: Tensor, epochs: int, source: Randomness, to: Pulls
     ) -> tuple[ModelState, float]:

@@ -312,10 +312,7 @@ def _losses_of_association(joint: Tensor) -> Tensor:
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
     """Return the mutual information I of a merge, in nats, summed over kinds of pairs.
 
-    Args:
-        joint: J of each kind of pairs, symmetric, float64 of shape (kinds, m, m), of sum 1.
-        groups: The cluster of each over-cluster, int64 of shape (m,).
-        clusters: Number of clusters k.
+    Arguments are those of ``association``.
     """
     grouped = _sum_by_group(joint, groups, clusters)
     return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())

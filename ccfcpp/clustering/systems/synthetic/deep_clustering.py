@@ -9,6 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.config import KMeansConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.systems.synthetic.config import DCNConfig
-from ccfcpp.clustering.systems.synthetic.networks import Autoencoder, FlatEncoder
+from ccfcpp.clustering.systems.synthetic.networks import Autoencoder
 from ccfcpp.core.config import PrecisionConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
@@ -108,10 +109,7 @@ class _MovingClusters:
 
 
 class DeepClustering:
-    """Deep clustering: ``fit`` trains an autoencoder and centroids, ``encode`` computes latents.
-
-    Nothing is kept from one ``fit`` to the next.
-    """
+    """Deep clustering: ``fit`` trains an autoencoder and centroids, ``encode`` computes latents."""
 
     def __init__(self, problem: Problem) -> None:
         self.config = problem.config.section(DCNConfig)
@@ -132,8 +130,7 @@ class DeepClustering:
 
     def _make_encoder(self) -> nn.Module:
         # Submodule names as in the autoencoder, so that its weights can be loaded.
-        encoder = FlatEncoder(self.image_shape, self.config.widths, self.config.latent)
-        return nn.Sequential(OrderedDict(encoder=encoder))
+        return nn.Sequential(OrderedDict(encoder=self.make_model().encoder))
 
     def fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
         """Pre-train the autoencoder, run k-means on its latents, then train both alternately.
@@ -151,27 +148,21 @@ class DeepClustering:
         """
         if len(images) == 0:
             raise ValueError("deep clustering needs at least one image")
-        self._network = self._flat_network(self.make_model, trained=True)
-        try:
-            return self._fit(images.to(self.device), randomness)
-        finally:
-            del self._network
-
-    def _fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
-        # Adam keeps its moments from pre-training.
+        images, network = images.to(self.device), self._flat_network(self.make_model, trained=True)
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
-        self._network.load(initial.state_dict())
-        optimizer = FlatAdam(self._network)
+        network.load(initial.state_dict())
+        # Adam keeps its moments from pre-training.
+        optimizer = FlatAdam(network)
         optimizer.begin(self.config.learning_rate)
+        train = partial(self._train_epoch, network, optimizer, images)
         metrics: dict[str, float] = {}
         for epoch in range(self.config.pretrain_epochs):
-            batches = self._batches(len(images), randomness, epoch)
-            metrics = self._train_epoch(images, batches, optimizer, None)
-        clusters = self._first_clusters(images, randomness)
+            metrics = train(self._batches(len(images), randomness, epoch), None)
+        clusters = self._first_clusters(network.state(), images, randomness)
         for epoch in range(self.config.epochs):
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
-            metrics = self._train_epoch(images, batches, optimizer, clusters)
-        return DeepClusters(self._network.state(), clusters.centroids.float(), metrics)
+            metrics = train(batches, clusters)
+        return DeepClusters(network.state(), clusters.centroids.float(), metrics)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Return the latents of uint8 images, of shape (samples, latent).
@@ -196,10 +187,12 @@ class DeepClustering:
         order = torch.randperm(samples, generator=generator).to(self.device)
         return torch.split(order, self.config.batch_size)
 
-    def _first_clusters(self, images: Tensor, randomness: Randomness) -> _MovingClusters:
+    def _first_clusters(
+        self, model: ModelState, images: Tensor, randomness: Randomness
+    ) -> _MovingClusters:
         """Return initial clusters, by k-means on the latents of all images."""
         with section("deep clustering: k-means"):
-            latents = self.encode(self._network.state(), images)
+            latents = self.encode(model, images)
             self._check_finite(latents)
             clustering = kmeans(
                 latents,
@@ -217,9 +210,10 @@ class DeepClustering:
 
     def _train_epoch(
         self,
+        network: FlatNetwork,
+        optimizer: FlatAdam,
         images: Tensor,
         batches: Sequence[Tensor],
-        optimizer: FlatAdam,
         clusters: _MovingClusters | None,
     ) -> dict[str, float]:
         """Train for an epoch, with the k-means term if clusters are given; return the metrics."""
@@ -227,22 +221,24 @@ class DeepClustering:
         for batch in batches:
             shown = to_float(images[batch])
             own = None if clusters is None else clusters.centroids[clusters.labels[batch]]
-            totals += self._step(shown, own, optimizer)
+            totals += self._step(network, optimizer, shown, own)
             if clusters is not None:
                 with section("deep clustering: centroids"):
-                    self._encoder.load(self._network.state())
+                    self._encoder.load(network.state())
                     clusters.follow(batch, self._latents(shown))
-        self._check_finite(totals, self._network.weights)
+        self._check_finite(totals, network.weights)
         reconstruction, clustering = (totals / len(images)).tolist()
         if clusters is None:
             return {"reconstruction": reconstruction}
         self._check_finite(clusters.centroids)
         return {"reconstruction": reconstruction, "clustering": clustering}
 
-    def _step(self, shown: Tensor, own: Tensor | None, optimizer: FlatAdam) -> Tensor:
+    def _step(
+        self, network: FlatNetwork, optimizer: FlatAdam, shown: Tensor, own: Tensor | None
+    ) -> Tensor:
         """Train for one step; return the sums of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², of shape (2,)."""
         with section("deep clustering: forward"):
-            latents, reconstructed = self._network(shown)
+            latents, reconstructed = network(shown)
             reconstruction = rowwise_squared_distances(reconstructed, shown.flatten(1))
             if own is None:
                 clustering = torch.zeros_like(reconstruction)
@@ -250,7 +246,7 @@ class DeepClustering:
                 clustering = rowwise_squared_distances(latents, own)
             loss = deep_clustering_loss(reconstruction, clustering, self.config.weight)
         with section("deep clustering: backward"):
-            self._network.backward(loss)
+            network.backward(loss)
         with section("deep clustering: optimizer"):
             optimizer.step()
         return torch.stack([reconstruction.detach().sum(), clustering.detach().sum()])

@@ -87,13 +87,6 @@ def _linear_layers(widths: Sequence[int]) -> list[nn.Module]:
     return layers[:-1]
 
 
-class FlatEncoder(nn.Sequential):
-    """Encoder of flattened images: linear layers with ReLUs between them."""
-
-    def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
-        super().__init__(nn.Flatten(), *_linear_layers([math.prod(image_shape), *widths, latent]))
-
-
 class Autoencoder(nn.Module):
     """Autoencoder: an encoder f, and a decoder g with the reverse widths; both end linearly.
 
@@ -103,9 +96,9 @@ class Autoencoder(nn.Module):
 
     def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
         super().__init__()
-        self.encoder = FlatEncoder(image_shape, widths, latent)
-        mirrored = [latent, *reversed(widths), math.prod(image_shape)]
-        self.decoder = nn.Sequential(*_linear_layers(mirrored))
+        sizes = [math.prod(image_shape), *widths, latent]
+        self.encoder = nn.Sequential(nn.Flatten(), *_linear_layers(sizes))
+        self.decoder = nn.Sequential(*_linear_layers(sizes[::-1]))
 
     def encode(self, images: Tensor) -> Tensor:
         """Return latents f(x) of float images (batch, channels, height, width): (batch, latent)."""
