@@ -1,6 +1,7 @@
 """k-means on representations, at the clients and at the server."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,12 +21,12 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
 
 
+@dataclass(frozen=True)
 class CentroidRule:
     """k-means on representations (latents): its settings, and its steps at clients and server."""
 
-    def __init__(self, config: CentroidConfig, clusters: int) -> None:
-        self.config = config
-        self.clusters = clusters
+    config: CentroidConfig
+    clusters: int
 
     @property
     def unit_length(self) -> bool:

@@ -45,19 +45,17 @@ _COUNT_FACTORS = (1, 2, 4, 8)
 """Multiples of ``scan.neighbours`` over which predictions are averaged if k is unknown."""
 
 
+@dataclass(frozen=True, eq=False)
 class Pairs:
     """Maker of batches of pairs: views of an image, and of one of its neighbours.
 
     ``folds`` is the number of random subsets of the images: 1, unless k is chosen from the data.
     """
 
-    def __init__(
-        self, config: ScanConfig, views: AnyViews, space: LatentSpace, folds: int = 1
-    ) -> None:
-        self.config = config
-        self.views = views
-        self.space = space
-        self.folds = folds
+    config: ScanConfig
+    views: AnyViews
+    space: LatentSpace
+    folds: int = 1
 
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
