@@ -203,7 +203,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Return a client's latents, the cluster of each, and the number of clusters."""
         latents = self.space.latents(message, client)
-        return latents, self.assign_by_model(message, client), message.clusters
+        return latents, self.assign(message, client), message.clusters
 
     def knows_clusters(self, state: EncoderState) -> bool:
         """Return whether the head can assign images: after a step, and a merge if there is one."""
@@ -218,12 +218,8 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.space.probabilities(snapshot(known), client)
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the most probable cluster of each of a client's samples: int64 (samples,).
-
-        Raises:
-            FederationError: No step was made yet, or over-clusters have not been merged.
-        """
-        return self.assign_by_model(snapshot(state), client)
+        """Return the most probable cluster of each of a client's samples: int64 (samples,)."""
+        return self.probabilities(state, client).argmax(dim=1)
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the latents of a client's samples, of shape (samples, d)."""
@@ -232,10 +228,6 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
     def final_model(self, state: EncoderState) -> EncoderState:
         """Return what clients need to assign images: the model, and the clusters' centres."""
         return replace(snapshot(state), centroids=state.centroids)
-
-    def assign_by_model(self, final_model: EncoderState, client: Client) -> Tensor:
-        """Return the most probable cluster of each sample by a final model: int64 (samples,)."""
-        return self.probabilities(final_model, client).argmax(dim=1)
 
     def summarize(self, state: EncoderState) -> dict[str, object]:
         """Return the chosen number of clusters, and the evidence for it; nothing if k was given."""

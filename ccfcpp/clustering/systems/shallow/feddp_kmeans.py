@@ -175,7 +175,7 @@ class WeighPoints(ServerWork[FedDPState, ServerPoints, Weights]):
     """Server side of the initial centroids: weighted k-means of the server's points."""
 
     clusters: int
-    exchange: Exchange[ServerPoints, Weights] = WEIGHTS
+    exchange = WEIGHTS
 
     def broadcast(self, state: FedDPState) -> ServerPoints:
         """Return the message to clients: the server's points."""
