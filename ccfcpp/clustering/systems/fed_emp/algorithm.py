@@ -8,6 +8,7 @@ the latents.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ccfcpp.clustering.kmeans.centroids import SumOfClients
 from ccfcpp.clustering.preprocessing.phases import Phase, PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import PARTS, Sums
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
-from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
+from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_offsets, crop_side
 from ccfcpp.clustering.systems.fed_emp.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.systems.fed_scan.representations import Latents
 from ccfcpp.clustering.systems.pooled.means import ExactMeans
@@ -100,10 +101,14 @@ class CropLatents(Latents[CropEncoder]):
 
     def encode(self, network: CropEncoder, images: Tensor) -> Tensor:
         """Return the mean latent over each image's crops, scaled to length 1: (images, d)."""
-        return network.mean_latents(images, self._change_colours)
-
-    def _change_colours(self, place: int, crops: Tensor) -> Tensor:
-        return render_intensity(crops, self.draws[:, place : place + 1], self.intensity)
+        sizes = images.shape[2:]
+        side = crop_side(*sizes)
+        corners = product(*(crop_offsets(size, side, network.grid) for size in sizes))
+        total = images.new_zeros(())
+        for draws, (top, left) in zip(self.draws.split(1, dim=1), corners, strict=True):
+            crops = images[:, :, top : top + side, left : left + side]
+            total = total + network(render_intensity(crops, draws, self.intensity))
+        return F.normalize(total, dim=1)
 
 
 class CropPhase(Phase[CropEncoderState]):

@@ -1,7 +1,6 @@
 """The encoder of Fed-EMP: it takes images of any size, and encodes each independently."""
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -69,27 +68,7 @@ class CropEncoder(nn.Module):
         x = apply_rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
-    def mean_latents(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return each image's mean latent over a grid of crops, with length 1: (batch, latent).
 
-        Args:
-            images: Float tensor of shape (batch, channels, height, width).
-            change: Changes the crops of all images at one place of the grid; its arguments are the
-                number of the place and the crops.
-        """
-        height, width = images.shape[2:]
-        side = crop_side(height, width)
-        corners = product(
-            _crop_offsets(height, side, self.grid), _crop_offsets(width, side, self.grid)
-        )
-        total = sum(
-            self(change(place, images[:, :, top : top + side, left : left + side]))
-            for place, (top, left) in enumerate(corners)
-        )
-        assert isinstance(total, Tensor)
-        return F.normalize(total, dim=1)
-
-
-def _crop_offsets(size: int, side: int, count: int) -> list[int]:
+def crop_offsets(size: int, side: int, count: int) -> list[int]:
     """Return the first pixels of ``count`` crops, evenly spaced from one edge to the other."""
     return [round(place * (size - side) / (count - 1)) for place in range(count)]

@@ -6,9 +6,10 @@ the crops of each image, also scaled to length 1, and a weight λ, the loss is
 
     L = −R(Z) − λ mean ⟨z, z̄⟩ .
 
-The coding rate R(Z) keeps latents apart. It is computed from sums over the crops of all clients;
-the paper instead has one such term for each of the crops that an image has. The second term is a
-mean over crops, to which each client adds its part.
+The coding rate R(Z), Eq. (2), keeps latents apart. It is computed from sums over the crops of all
+clients: their number N, and the sums of the latents u and of uuᵀ. The paper instead has one such
+term for each of the crops that an image has. The second term is a mean over crops, to which each
+client adds its part.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.systems.fed_emp.coding_rate import (
-    as_matrix,
-    coding_rate,
-    is_plausible,
-    nearest_plausible,
-    sum_outer_products,
-)
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
 from ccfcpp.clustering.systems.fed_scan.representations import Latents
@@ -39,6 +33,8 @@ from ccfcpp.engine.synchronised.contract import Batch, StepMessage
 from ccfcpp.engine.synchronised.descent import BatchPart
 from ccfcpp.models.pooled import Objective, Pool, Program
 
+PRECISION = 0.2
+"""ε² of the coding rate, as in EMP-SSL."""
 _PLACE_DRAWS = 3
 """Random numbers that determine a crop's row, its column, and whether it is mirrored."""
 
@@ -83,6 +79,45 @@ class Crops:
         cut = images.permute(0, 2, 3, 1)[own, rows[:, :, None], columns[:, None, :]]
         crops = to_float(cut.permute(0, 3, 1, 2).contiguous())
         return render_intensity(crops, draws[_PLACE_DRAWS:], self.intensity)
+
+
+def sum_outer_products(u: Tensor) -> Tensor:
+    """Return Σ (1, u)(1, u)ᵀ, that is N, Σ u and Σ uuᵀ, of latents (N, d): float64 ((1 + d)²,)."""
+    wide = F.pad(u.double(), (1, 0), value=1.0)
+    return (wide.T @ wide).flatten()
+
+
+def as_matrix(sums: Tensor) -> Tensor:
+    """Reshape the result of ``sum_outer_products`` to a matrix of shape (1 + d, 1 + d)."""
+    side = round(len(sums) ** 0.5)
+    return sums.view(side, side)
+
+
+def coding_rate(second: Tensor) -> Tensor:
+    """Return EMP-SSL's coding rate R(Z), a scalar, from the second moment Σ uuᵀ / N (d, d)."""
+    d = len(second)
+    one = torch.eye(d, dtype=second.dtype, device=second.device)
+    return torch.logdet(one + d / PRECISION * second) / 2
+
+
+def is_plausible(sums: Tensor) -> bool:
+    """Return whether sums can be those of crops: Σ uuᵀ has trace N, and its diagonal is ≥ 0."""
+    squares = as_matrix(sums).diagonal()
+    count, total = float(squares[0]), float(squares[1:].sum())
+    return bool((squares >= 0).all()) and abs(total - count) <= 0.001 * (1 + count)
+
+
+def nearest_plausible(sums: Tensor) -> Tensor:
+    """Project noisy sums (N, Σ u, Σ uuᵀ) onto possible ones: N ≥ 1, no eigenvalue below 0.
+
+    Sums have the shape ((1 + d)²,), that of the result of ``sum_outer_products``.
+    """
+    matrix = as_matrix(sums)
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    projected = (vectors * values.clamp(min=0)) @ vectors.T
+    projected[0, 0] = projected[0, 0].clamp(min=1)
+    flat: Tensor = projected.flatten()
+    return flat
 
 
 def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.systems.fed_emp.coding_rate import as_matrix, sum_outer_products
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder
-from ccfcpp.clustering.systems.fed_emp.steps import crops_program
+from ccfcpp.clustering.systems.fed_emp.steps import as_matrix, crops_program, sum_outer_products
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.models.pooled import Pool
