@@ -149,7 +149,7 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
     state, _ = federation.run_round(state, number)
     clients = setting.experiment.clients
     model = setting.algorithm.global_model
-    latents = [model.representations(state.model, state.version, c).latents for c in clients]
+    latents = [model.representations(state, c).latents for c in clients]
     rule = CentroidRule(setting.config.section(CentroidConfig), setting.clusters)
     sources = [Randomness(0, number, client.id) for client in clients]
 

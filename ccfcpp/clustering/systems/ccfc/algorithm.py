@@ -261,7 +261,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         """Return each image's cluster, by the head or the nearest centroid: int64 (samples,)."""
         if head := self._head(state):
             return head.assign(state, client)
-        seen = self.global_model.representations(state.model, state.version, client)
+        seen = self.global_model.representations(state, client)
         labels = self.rule.assign(seen.latents, required_centroids(state.centroids))
         return labels if state.groups is None else state.groups.to(labels.device)[labels]
 
@@ -269,4 +269,4 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         """Return the global model's latents z of a client's images, of shape (samples, latent)."""
         if head := self._head(state):
             return head.represent(state, client)
-        return self.global_model.representations(state.model, state.version, client).latents
+        return self.global_model.representations(state, client).latents

@@ -83,9 +83,6 @@ class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[CentroidUpdate | RefusedUpdateError]:
         """Run k-means on the global model's representations of each client's images."""
-        latents = [
-            self.model.representations(message.model, message.version, client).latents
-            for client in clients
-        ]
+        latents = [self.model.representations(message, client).latents for client in clients]
         sources = [randomness.of_client(client.id) for client in clients]
         return self.rule.local_centroids(latents, sources, self.least)

@@ -119,7 +119,7 @@ class ContrastiveTrainer:
         own, start = randomness.of_client(client.id), message.model
         if message.version == 0 and self.model.initialization == "separate":
             start = random_state(self.make_model, own.generator("model"), self.device)
-        self.global_model.load(message.model, message.version)
+        self.global_model.load(message)
 
         def begin(epoch: int) -> None:
             with section("views: draw"):
@@ -138,7 +138,7 @@ class ContrastiveTrainer:
     ) -> Training[TrainingResult]:
         """Train on the loss of the CCFC++ paper, Eq. (10), with pseudo-labels by Eq. (1)."""
         centroids = required_centroids(message.centroids)
-        seen = self.global_model.representations(message.model, message.version, client)
+        seen = self.global_model.representations(message, client)
         self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
         self.inputs.put("references", seen.predictions if self.loss.lam else None)
 

@@ -6,6 +6,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.systems.fed_scan.messages import ModelVersion
 from ccfcpp.core.profiling import section
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client
@@ -44,30 +45,30 @@ class GlobalModel:
         self._version: int | None = None
         self._lock = Lock()  # Clients may train in several threads.
 
-    def load(self, state: ModelState, version: int) -> None:
+    def load(self, state: ModelVersion) -> None:
         """Load the weights of a version of the global model, unless they are loaded already."""
         with self._lock:
-            if version != self._version:
-                self.network.load(state)
-                self._version = version
+            if state.version != self._version:
+                self.network.load(state.model)
+                self._version = state.version
 
-    def latents_by(self, state: ModelState, images: Tensor) -> Tensor:
-        """Return the latents of uint8 images by the weights ``state``: (images, latent)."""
+    def latents_by(self, model: ModelState, images: Tensor) -> Tensor:
+        """Return the latents of uint8 images by the weights ``model``: (images, latent)."""
         self._version = None
-        self.network.load(state)
+        self.network.load(model)
         return represent(self.network, images).latents
 
-    def representations(self, state: ModelState, version: int, client: Client) -> Representations:
+    def representations(self, state: ModelVersion, client: Client) -> Representations:
         """Return the representations of a client's images; cached until the version changes.
 
         A batch holds images of one client only, so that rounding errors do not depend on which
         other clients are in the process. The cache is the client's ``scratch``.
         """
-        self.load(state, version)
+        self.load(state)
         cached = client.scratch.get("representations")
-        if cached is None or cached[:2] != (self, version):
+        if cached is None or cached[:2] != (self, state.version):
             with section("global model"):
-                cached = self, version, represent(self.network, client.images)
+                cached = self, state.version, represent(self.network, client.images)
             client.scratch["representations"] = cached
         representations: Representations = cached[2]
         return representations

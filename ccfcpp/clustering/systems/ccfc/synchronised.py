@@ -135,15 +135,14 @@ class SynchronisedTraining:
         """Return the client side of all exchanges of both phases."""
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
+        given = context.bounding, context.least, context.alone
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, context),
-            *self.pretraining.client_works(views, context.bounding, context.least, context.alone),
-            *self.contrast.client_works(labelled, context.bounding, context.least, context.alone),
+            *self.pretraining.client_works(views, *given),
+            *self.contrast.client_works(labelled, *given),
         ]
         if self.training.predictor_steps:
-            works += self.predictor.client_works(
-                replace(labelled, alone=True), context.bounding, context.least, context.alone
-            )
+            works += self.predictor.client_works(replace(labelled, alone=True), *given)
         return works
 
     def _rehearse_siamese(self) -> Program:
@@ -252,7 +251,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
         centroids = required_centroids(message.centroids)
         counts, context = [], self.context
         for client in clients:
-            seen = self.model.representations(message.model, message.version, client)
+            seen = self.model.representations(message, client)
             labels = self.rule.assign(seen.latents, centroids)
             client.memory = {_LABELS: labels, _ROUND: torch.tensor(task.round)}
             clusters = self.rule.clusters

@@ -128,8 +128,8 @@ class GrowingScan(FedScan):
         numbers = torch.tensor(sorted(known), device=last.groups.device)
         grown = FinishedRun(last.groups, _shares(last.model, last.groups), numbers)
         changes = {"model": begun.model | heads, "groups": self.single_groups(), "grown": grown}
-        centres = required_centroids(last.centroids)
-        return GrowingState(**{**vars(begun), **changes, "centroids": centres})
+        centres = {"centroids": required_centroids(last.centroids)}
+        return GrowingState(**vars(begun) | changes | centres)
 
     def continuation_exchanges(self, number: int, state: EncoderState) -> list[AnyServerWork]:
         """Return the search for new clusters, or the merge of ``FedScan`` once they are found."""

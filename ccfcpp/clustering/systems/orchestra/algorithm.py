@@ -222,7 +222,7 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
 
     def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the target network's latents of a client's images, of shape (samples, d)."""
-        return self.global_model.representations(state.model, state.version, client).latents
+        return self.global_model.representations(state, client).latents
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
         """Return the centroid most like each image's latent, int64 of shape (samples,)."""

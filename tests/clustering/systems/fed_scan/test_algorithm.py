@@ -200,7 +200,8 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     task, message = Task("fed-scan", "transitions", 0, 0), EncoderState(state.model, 0)
     client = clients[0]
     works = algorithm.client_side(ClientContext(len(client), 1)).works
-    pairs: Transitions = works["transitions"].local_sum(task, message, [client], Randomness(0))
+    pairs = works["transitions"].local_sum(task, message, [client], Randomness(0))
+    assert isinstance(pairs, Transitions)
     # Each image adds 1 to its fold.
     sizes = pairs.neighbours.sum(dim=(1, 2)).round()
     least = int(sizes.sort().values[2])
