@@ -230,9 +230,11 @@ def _move_overclusters(joint: Tensor, initial: Tensor, clusters: int, rule: Rule
     tried = torch.zeros(len(groups), dtype=torch.int64)
     moving = 0
     while len(going := (tried < over).nonzero().flatten()):
-        gains = _information_after(joint, groups[going], moving, clusters)
+        others = F.one_hot(groups[going], clusters).double()
+        others[:, moving] = 0
+        gains = _information_after(joint, others, moving)
         if rule == "both":
-            gains = _combine(_association_after(joint, groups[going], moving, clusters), gains)
+            gains = _combine(_association_after(joint, others, moving), gains)
         most, best = gains.max(dim=1)
         now = groups[going, moving]
         grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _SMALLEST_GAIN
@@ -244,20 +246,17 @@ def _move_overclusters(joint: Tensor, initial: Tensor, clusters: int, rule: Rule
     return groups
 
 
-def _information_after(joint: Tensor, groups: Tensor, moving: int, clusters: int) -> Tensor:
+def _information_after(joint: Tensor, member: Tensor, moving: int) -> Tensor:
     """Return mutual information, up to a constant, after an over-cluster moves to each cluster.
 
     Args:
         joint: J of each kind of pairs, (kinds, m, m).
-        groups: Several merges: the cluster of each over-cluster, (merges, m).
+        member: Several merges without the over-cluster: memberships, 0 or 1, (merges, m, k).
         moving: Index of the over-cluster.
-        clusters: Number of clusters k.
 
     Returns:
         float64 of shape (merges, k).
     """
-    member = F.one_hot(groups, clusters).double()
-    member[:, moving] = 0
     others = member.mT @ (joint.unsqueeze(1) @ member)
     to_others = torch.einsum("jm,smk->jsk", joint[:, moving], member)
     shares = others.sum(dim=-1) + to_others
@@ -278,13 +277,11 @@ def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
     )
 
 
-def _association_after(joint: Tensor, groups: Tensor, moving: int, clusters: int) -> Tensor:
+def _association_after(joint: Tensor, member: Tensor, moving: int) -> Tensor:
     """Return how the association A grows if an over-cluster joins each cluster, (merges, k).
 
     Arguments are those of ``_information_after``.
     """
-    member = F.one_hot(groups, clusters).double()
-    member[:, moving] = 0
     inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
     share = torch.einsum("jm,smk->jsk", joint.sum(dim=-1), member)
     between = torch.einsum("jm,smk->jsk", joint[:, moving], member)

@@ -218,7 +218,6 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
 
     def broadcast(self, state: Mixture) -> Mixture:
         """Return the message to clients: the current mixture."""
-        required_centroids(state.centroids)
         return state.public
 
     def update_format(self, message: Mixture) -> UpdateFormat:
