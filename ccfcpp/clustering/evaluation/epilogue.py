@@ -21,7 +21,6 @@ from ccfcpp.clustering.confidence import scale_for_distances
 from ccfcpp.clustering.evaluation.server import (
     MOVES,
     CellsServerWork,
-    EvaluationExchanges,
     EvaluationMessage,
     EvaluationState,
     HalvesServerWork,
@@ -31,7 +30,7 @@ from ccfcpp.clustering.evaluation.server import (
     means_of,
 )
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumOfClients, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumOfClients, cluster_sums
 from ccfcpp.clustering.kmeans.chunks import blocks, squared_distances
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
@@ -42,9 +41,12 @@ from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyServerWork,
     ClientSide,
+    Exchange,
     RefusedUpdateError,
     Update,
 )
+from ccfcpp.engine.payload import parametrize
+from ccfcpp.engine.update_format import Count, Sum
 
 _POINTS_AT_A_TIME = 4096
 AnyMessage = EvaluationMessage[Any]
@@ -177,7 +179,12 @@ class ClusteringEpilogue(Epilogue):
     def __init__(self, algorithm: ClusteringAlgorithm[Any], clusters: int) -> None:
         self.algorithm = algorithm
         self.clusters = clusters
-        self.exchanges = EvaluationExchanges.about(algorithm.final_model_type)
+        message: Any = parametrize(EvaluationMessage, algorithm.final_model_type)
+        of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
+        self.members = Exchange("members", message, ClusterSums, PARTS)
+        self.spreads = Exchange("spreads", message, SpreadSums, of_spreads, follows=True)
+        self.cells = Exchange("cells", message, ClusterSums, PARTS, follows=True)
+        self.halves = Exchange("halves", message, ClusterSums, PARTS, follows=True)
 
     def begin(self, state: Any) -> EvaluationState | None:
         """Return the evaluation's initial state, from a run's last state; None without clusters."""
@@ -189,22 +196,22 @@ class ClusteringEpilogue(Epilogue):
 
     def works(self, known: EvaluationState) -> list[AnyServerWork]:
         """Return the server side of each evaluation exchange, in order."""
-        of, k, d = self.exchanges, self.clusters, known.dimensions
+        k, d = self.clusters, known.dimensions
         return [
-            MembersServerWork(of.members, ClusterSums.zeros(k, d)),
-            SpreadsServerWork(of.spreads, SpreadSums.none(k, d)),
-            *(CellsServerWork(of.cells, ends=left == 0) for left in reversed(range(MOVES))),
-            HalvesServerWork(of.halves),
+            MembersServerWork(self.members, ClusterSums.zeros(k, d)),
+            SpreadsServerWork(self.spreads, SpreadSums.none(k, d)),
+            *(CellsServerWork(self.cells, ends=left == 0) for left in reversed(range(MOVES))),
+            HalvesServerWork(self.halves),
         ]
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the client side of each evaluation exchange, by the exchange's name."""
-        of, own = self.exchanges, (context, self.algorithm, self.clusters)
+        own = context, self.algorithm, self.clusters
         return ClientSide.of(
-            MembersClientWork(of.members, *own),
-            SpreadsClientWork(of.spreads, *own),
-            CellsClientWork(of.cells, *own),
-            HalvesClientWork(of.halves, *own),
+            MembersClientWork(self.members, *own),
+            SpreadsClientWork(self.spreads, *own),
+            CellsClientWork(self.cells, *own),
+            HalvesClientWork(self.halves, *own),
         ).works
 
     def describe(self, known: EvaluationState | None) -> dict[str, object]:

@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumsWork
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, SampleDistribution
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Metrics
-from ccfcpp.engine.payload import pack, parametrize, sum_updates
-from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
+from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 
 FinalModel = TypeVar("FinalModel")
 _CELLS_OF_A_CLUSTER = 2
@@ -120,28 +120,6 @@ def means_of(members: ClusterSums) -> Tensor:
 
 NAMES = "members", "spreads", *["cells"] * MOVES, "halves"
 """Names of the evaluation exchanges, in order."""
-
-
-@dataclass(frozen=True)
-class EvaluationExchanges:
-    """The exchanges of the evaluation of a clustering, of which ``cells`` is repeated."""
-
-    members: Exchange[Any, ClusterSums]
-    spreads: Exchange[Any, SpreadSums]
-    cells: Exchange[Any, ClusterSums]
-    halves: Exchange[Any, ClusterSums]
-
-    @staticmethod
-    def about(final_model: type[object]) -> "EvaluationExchanges":
-        """Return the exchanges whose messages hold a final model of the given class."""
-        message: Any = parametrize(EvaluationMessage, final_model)
-        of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
-        return EvaluationExchanges(
-            Exchange("members", message, ClusterSums, PARTS),
-            Exchange("spreads", message, SpreadSums, of_spreads, follows=True),
-            Exchange("cells", message, ClusterSums, PARTS, follows=True),
-            Exchange("halves", message, ClusterSums, PARTS, follows=True),
-        )
 
 
 @dataclass(frozen=True)

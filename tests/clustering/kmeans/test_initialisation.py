@@ -1,5 +1,7 @@
 """Where k-means begins: codebooks, their number of clusters, and sums that cannot be."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,16 +10,12 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from ccfcpp.clustering.evaluation.server import (
-    CellsServerWork,
-    EvaluationExchanges,
-    EvaluationMessage,
-)
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, sum_by_group
+from ccfcpp.clustering.evaluation.server import CellsServerWork, EvaluationMessage
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, sum_by_group
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split_cells
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Nothing, RefusedUpdateError
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from tests.support.vectors import Points, blobs, experiment
 
@@ -192,7 +190,8 @@ def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
 
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK, QUESTION = CellsServerWork(EvaluationExchanges.about(Nothing).cells), EvaluationMessage(None)
+WORK = CellsServerWork(Exchange[Any, Any]("cells", EvaluationMessage, ClusterSums, PARTS))
+QUESTION = EvaluationMessage(None)
 
 
 def sums(first: float, *counts: float) -> ClusterSums:
