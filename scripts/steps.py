@@ -12,9 +12,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.clustering.systems.fed_emp.algorithm import FedEmp
-from ccfcpp.clustering.systems.fed_emp.coding_rate import PRECISION
 from ccfcpp.clustering.systems.fed_emp.network import crop_side
-from ccfcpp.clustering.systems.fed_emp.steps import Crops
+from ccfcpp.clustering.systems.fed_emp.steps import PRECISION, Crops
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
