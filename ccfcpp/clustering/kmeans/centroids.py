@@ -228,11 +228,9 @@ class SumOfClients(SummedWork[Message, Update]):
         )
 
     def cluster_sums(self, points: Tensor, labels: Tensor, clusters: int) -> ClusterSums:
-        """Return the function ``cluster_sums`` of points, for this exchange and this context."""
-        context = self.context
-        return cluster_sums(
-            points, labels, clusters, self.exchange, context.bounding, context.least
-        )
+        """Sum and count the points of each cluster by this context; see the function."""
+        bounding, least = self.context.bounding, self.context.least
+        return cluster_sums(points, labels, clusters, self.exchange, bounding, least)
 
 
 class SumsWork(ServerWork[State, Message, S]):

@@ -105,7 +105,7 @@ class CropLatents(Latents[CropEncoder]):
         side = crop_side(*sizes)
         corners = product(*(crop_offsets(size, side, network.grid) for size in sizes))
         total = images.new_zeros(())
-        for draws, (top, left) in zip(self.draws.split(1, dim=1), corners, strict=True):
+        for draws, (top, left) in zip(torch.split(self.draws, 1, dim=1), corners, strict=True):
             crops = images[:, :, top : top + side, left : left + side]
             total = total + network(render_intensity(crops, draws, self.intensity))
         return F.normalize(total, dim=1)
