@@ -191,6 +191,10 @@ class ServerWork(ABC, Generic[State, Message, Update]):
             randomness: Source of random numbers, set to the round and the server.
         """
 
+    def without_updates(self, state: State) -> State:
+        """Return the state after clients were asked, and none of their updates was accepted."""
+        return state
+
     def local_model(self, update: Update) -> ModelState | None:
         """Return the local model in an update, to compare it with the global one, or None."""
         return None

@@ -204,6 +204,8 @@ class Federation(Generic[State, Carrier]):
                     updates = itertools.chain([first], updates)
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
+                else:
+                    state = work.without_updates(state)
                 self._record(request, taken, refused, report)
             if not work.exchange.once:
                 done += 1

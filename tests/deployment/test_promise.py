@@ -1,6 +1,9 @@
 """What a curious server cannot do to a client whose owner has written no rules."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +13,27 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.phases import Prepared
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.open import load
+from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.local_randomness import LocalRandomness
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.setting_bounds import refused_setting
-from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.messages import (
+    MessageError,
+    Request,
+    Response,
+    new_token,
+    serialize,
+)
+from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.engine.synchronised.contract import StepMessage
+from ccfcpp.privacy.sums.messages import Mail, WithMail
 from scripts.curious import OPEN, Owner, count_recovered
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
@@ -127,6 +139,27 @@ def test_each_exchange_is_answered_once_also_after_a_restart(tmp_path: Path) -> 
     assert again.answers(0, run="b" * 32) == ("done", "")
 
 
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        Prepared,
+        lambda message: WithMail(message, Mail.of({}, {})),
+        lambda message: WithMail(Prepared(message), Mail.of({}, {})),
+    ],
+)
+def test_a_step_comes_once_whatever_its_message_comes_with(
+    wrapped: Callable[[StepMessage], object], tmp_path: Path
+) -> None:
+    """The step of a table brings how its columns are prepared, and of a secure sum keys."""
+    asked, answered = Asked(tmp_path, CAREFUL), AnsweredRequests(tmp_path)
+    request = Request(kind="work", run=RUN, nonce=new_token(), spec=asked.spec, round=1)
+    answered.record(request, wrapped(StepMessage(4, asked.model)))
+    later = request.model_copy(update={"round": 2})
+    answered.check(later, CAREFUL, wrapped(StepMessage(5, asked.model)))
+    with pytest.raises(MessageError, match="it has answered this"):
+        answered.check(later, CAREFUL, wrapped(StepMessage(4, asked.model)))
+
+
 def test_a_server_that_was_started_again_may_repeat_what_was_lost(tmp_path: Path) -> None:
     asked = Asked(tmp_path, CAREFUL.model_copy(update={"restarts": 1}))
     first = asked.step(3)
@@ -195,6 +228,38 @@ def test_whole_runs_need_no_answer_twice(method: str, tmp_path: Path) -> None:
     summary = run(experiment_on(grid, config), path)
     rounds = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
     assert not any(each.get("refused") for each in rounds)
+    assert summary["without_model"] == {}
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize(
+    ("method", "exchange"),
+    [("fed-scan", "step, trip 1"), ("fed-scan", "step, trip 2"), ("fed-emp", "crops, trip 1")],
+)
+def test_a_step_whose_answers_are_lost_does_not_end_a_run(
+    method: str, exchange: str, sums: bool, tmp_path: Path
+) -> None:
+    """Clients have answered it, and do not answer it again: the server goes on to the next."""
+    config = tiny(method, {"clusters": 3, "device": "cpu", "privacy": {"secure_sums": sums}})
+    grid = grid_of(labelled_clients(30, 20, 16), tmp_path)
+    asked = Counter[str]()
+
+    def lost_once(name: str, packet: Packet) -> Packet | Undelivered:
+        request = json.loads(next(sent for to, sent in grid.requests[::-1] if to == name).header)
+        is_step = request.get("exchange") == exchange + " under masks" * sums
+        asked[name] += is_step
+        is_lost = is_step and asked[name] == 2
+        return Undelivered("its node has been started again") if is_lost else packet
+
+    for name, worker in grid.workers.items():
+        worker.rules = CAREFUL
+        grid.tampering[name] = partial(lost_once, name)
+    path = tmp_path / "run"
+    summary = run(experiment_on(grid, config), path)
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["absent"].keys() == {"0", "1", "2"}
+    assert not any("has answered this" in str(line["refused"]) for line in lines)
+    assert lines[-1]["clients"] == [0, 1, 2]
     assert summary["without_model"] == {}
 
 

@@ -310,6 +310,10 @@ class OfPhase(_Wrapping):
         learnt, figures = self.work.aggregate(self.phased.phase_state(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 
+    def without_updates(self, state: Value) -> Value:
+        """Return the state after no update of the phase's was accepted."""
+        return replace(state, preparation=self.work.without_updates(self.phased.phase_state(state)))
+
 
 class OfSystem(_Wrapping):
     """Server's half of an exchange of the system, on the system's field of the state.
@@ -343,6 +347,10 @@ class OfSystem(_Wrapping):
         """Return the state after the system has aggregated the updates."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures
+
+    def without_updates(self, state: Value) -> Value:
+        """Return the state after no update of the system's was accepted."""
+        return replace(state, system=self.work.without_updates(state.system))
 
 
 class PreparedWork(ClientWork[Value, Any]):

@@ -33,6 +33,7 @@ class DescentState:
         figures: Metrics of the last step, float64 scalars by name.
         parts: Each client's last contribution to each pooled sum, by ``client_part_name``, and
             counts of its steps; only of clients that send updates of their own.
+        lost: Number of steps without a result since the model has changed; None if there are none.
     """
 
     steps: int
@@ -42,6 +43,7 @@ class DescentState:
     slopes: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, Tensor] = field(default_factory=dict)
     parts: dict[str, Tensor] = field(default_factory=dict)
+    lost: int | None = None
 
 
 class DescendingState(Protocol):
@@ -53,7 +55,7 @@ class DescendingState(Protocol):
 
     @property
     def version(self) -> int:
-        """Number of steps that have changed the model."""
+        """Number of steps that have changed the model, or had no result before such a step."""
 
     @property
     def descent(self) -> DescentState | None:
@@ -68,7 +70,7 @@ class StepMessage:
     """Message of one exchange of a step: the model, sums and gradients that clients still lack.
 
     Attributes:
-        version: Number of steps that have changed the model.
+        version: Number of steps so far. Clients answer each once, so that lost ones count, too.
         model: The model, in the first exchange of a step.
         totals: New pooled sums (over all clients), by name.
         slopes: New gradients of the loss with respect to pooled sums, by the sum's name.

@@ -62,7 +62,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         """Return the message with those pooled sums and gradients that clients still lack."""
         descent = self._descent(state)
         return StepMessage(
-            state.version,
+            state.version + (descent.lost or 0),
             state.model if self.number == 0 else {},
             *self.plan.new_values(self.number, descent.totals, descent.slopes),
         )
@@ -107,6 +107,12 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
             return replace_fields(state, descent=descent), {}
         return self._update(state, descent, total)
 
+    def without_updates(self, state: D) -> D:
+        """Return the state after a step without a result: the next one has another version."""
+        descent = self._descent(state)
+        descent = dataclasses.replace(descent, lost=(descent.lost or 0) + 1)
+        return replace_fields(state, descent=descent)
+
     def _descent(self, state: D) -> DescentState:
         """Return the state of the training; a new one if there is none."""
         return state.descent or self.begin(state.model)
@@ -117,10 +123,11 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         share = self.share(descent.steps)
         moved, after = self.optimizer.step(parameters, gradient, descent, share)
         model = state.model | moved | _statistics(state.model, descent.totals)
-        after = dataclasses.replace(after, steps=descent.steps + 1, figures=total.figures)
-        figures = {name: float(figure) for name, figure in total.figures.items()}
-        kept = None if self.ends else after
-        return replace_fields(state, model=model, version=state.version + 1, descent=kept), figures
+        steps, own = descent.steps + 1, total.figures
+        after = dataclasses.replace(after, steps=steps, figures=own, lost=None)
+        figures = {name: float(figure) for name, figure in own.items()}
+        kept, version = None if self.ends else after, state.version + (descent.lost or 0) + 1
+        return replace_fields(state, model=model, version=version, descent=kept), figures
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
