@@ -100,7 +100,8 @@ def _progress_after(before: _Progress, request: Request, message: object) -> _Pr
     other = name not in STAGES and any(each not in STAGES for each in here)
     if request.session < now.session or place < now.place or name in here or other:
         return None
-    known, version = getattr(message, "message", message), now.version
+    known, version = getattr(message, "message", message), now.version  # without keys for masks
+    known = getattr(known, "system", known)  # and without what prepares vectors
     if isinstance(known, StepMessage) and known.model:
         if known.version <= version:
             return None
