@@ -114,8 +114,11 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         return replace_fields(state, descent=descent)
 
     def _descent(self, state: D) -> DescentState:
-        """Return the state of the training; a new one if there is none."""
-        return state.descent or self.begin(state.model)
+        """Return the state of the training; a new one if there is none, or another's is left."""
+        before, wanted = state.descent, self.plan.trips[-1].gradient.keys()
+        if before is not None and wanted <= before.first.keys():
+            return before
+        return dataclasses.replace(self.begin(state.model), lost=before.lost if before else None)
 
     def _update(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Metrics]:
         parameters = {n: entry for n, entry in state.model.items() if n in total.gradient}
