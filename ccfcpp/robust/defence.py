@@ -242,7 +242,8 @@ class Robust:
             votes = counts[:, cluster] > 0
             if bool(votes.any()):
                 means = sums[votes, cluster] / counts[votes, cluster].unsqueeze(1)
-                total[cluster] = estimate(means) * size[cluster]
+                # A hostile count may be so small that a mean is infinite: it is only far away then.
+                total[cluster] = estimate(means.nan_to_num()) * size[cluster]
         return total
 
 

@@ -283,6 +283,19 @@ def test_sums_of_clusters_become_robust_means() -> None:
     assert not found.sums[2].any()
 
 
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bound"])
+def test_counts_that_are_almost_nothing_make_no_mean_infinite(rule: str) -> None:
+    """Distances between infinite means are no numbers, by which a rule could choose."""
+    counts = torch.full((9, 2), 3.0, dtype=torch.float64)
+    points = torch.randn(9, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+    counts[:2], points[:2] = 1e-308, 1e15
+    sums = torch.cat([points[:2], 3 * points[2:]])
+    updates = [ClusterSums(s, c) for s, c in zip(sums, counts, strict=True)]
+    (found,) = combined(rule, REFINEMENT, StepMessage(0), updates)
+    means, honest = found.sums / found.counts.unsqueeze(1), points[2:]
+    assert bool((means >= honest.amin(dim=0)).all() and (means <= honest.amax(dim=0)).all())
+
+
 def test_a_bound_is_the_median_of_the_norms_and_of_the_sizes() -> None:
     message, updates = trained()
     members = [replace(member, samples=10 if member.id else 500) for member in MEMBERS]
