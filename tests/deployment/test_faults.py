@@ -23,7 +23,9 @@ from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Nothing, Task
 from ccfcpp.engine.federation import Federation, RoundReport
+from tests.deployment.test_experiment import experiment_on, grid_of
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.deployment import (
@@ -232,6 +234,27 @@ def test_while_all_are_late_the_server_waits(
     assert len(waited) == 3
     assert len(report.clients) == 1
     assert len(report.absent) == 2
+
+
+def test_who_is_asked_alone_and_gone_is_not_waited_for_while_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the one client that a round draws, or whose answer alone was in time."""
+    config = tiny("k-fed", {"clusters": 3, "device": "cpu"})
+    grid = grid_of(labelled_clients(30, 20, 16), tmp_path)
+    transport = experiment_on(grid, config).deployed
+    asked = Task("k-fed", next(iter(transport.exchanges)), 0, 0)
+
+    def wait(seconds: float) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("ccfcpp.deployment.server.transport.time.sleep", wait)
+    grid.away = {"client 0"}
+    (reply,) = transport.deliver(asked, Nothing(), [transport.everyone[0]])
+    assert str(reply.update) == "it is not online"
+    grid.away |= {"client 1", "client 2"}
+    with pytest.raises(TimeoutError):
+        next(transport.deliver(asked, Nothing(), [transport.everyone[0]]))
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -77,7 +77,13 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         client_spec = spec.with_noise(mechanism.budget.noise) if mechanism else spec
         self.spec, self._everyone, self._enrol = spec, members, enrol
         self.deployed = Deployed(
-            channel, client_spec, enrolment.run, exchanges, setting.device, enrolment.sessions
+            channel,
+            client_spec,
+            enrolment.run,
+            exchanges,
+            setting.device,
+            enrolment.sessions,
+            present,
         )
         evaluator = CountsEvaluator(
             config, spec, algorithm, present, len(absent), self.deployed, enrolment.skipped

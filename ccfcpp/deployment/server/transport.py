@@ -42,6 +42,7 @@ class Deployed:
         exchanges: The run's exchanges, by name.
         device: Device of received tensors.
         session: How often the run was resumed.
+        everyone: All clients of the run. While one of them is free, no other is waited for.
         stopped: Returns whether the run was asked to stop; at first ``bool()``, which is False.
         patience: Seconds to wait while no client is available; infinite before the final exchanges.
         standings: Status of each client, by its number.
@@ -53,6 +54,7 @@ class Deployed:
     exchanges: Mapping[str, Exchange[Any, Any]]
     device: torch.device
     session: int = 0
+    everyone: Sequence[Member] = ()
     stopped: Callable[[], bool] = field(default=bool, init=False)
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
@@ -61,8 +63,8 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to ``members`` once one of them is free; yield their replies in order."""
-        exchange, online = self.exchanges[task.exchange], self._wait_for_free_member(members)
+        """Send a task to ``members`` once a client is free; yield their replies in order."""
+        exchange, online = self.exchanges[task.exchange], self._wait_for_free_client(members)
         payloads = _payloads(message, members)
         requests = [
             self._ask(task, member, online.get(member.name), payload)
@@ -89,20 +91,23 @@ class Deployed:
         """Let clients delete versions of their local states older than those accepted now."""
         self._kept = dict(self._accepted)
 
-    def _wait_for_free_member(self, members: Sequence[Member]) -> Mapping[str, int]:
+    def _wait_for_free_client(self, members: Sequence[Member]) -> Mapping[str, int]:
         """Wait until a client is online and idle; return the online nodes' IDs by client name.
+
+        Within the rounds it may be another one than ``members``, of whom some may never come back.
 
         Raises:
             KeyboardInterrupt: The run is to stop after the round, which no client can finish.
         """
         until = time.monotonic() + self.patience
+        others = self.everyone if self.patience == math.inf else ()
         while True:
             online = self.channel.link.online()
             for member in members:
                 there = self.standings.get(member.id, "away") != "away"
                 if there != (member.name in online):
                     self._set_standing(member, "away" if there else "waiting")
-            free = (m.name in online and not self._is_busy(m.id) for m in members)
+            free = (m.name in online and not self._is_busy(m.id) for m in (*members, *others))
             if not members or any(free) or time.monotonic() >= until:
                 return online
             if self.patience == math.inf and self.stopped():
