@@ -13,6 +13,7 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.data.images import ImageData
+from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import Enroller, enrol
 from ccfcpp.deployment.server.enrolment import Enrolment
@@ -107,6 +108,23 @@ def test_they_take_part_as_in_one_process(method: str, more: Tree, tmp_path: Pat
             assert torch.allclose(found[name], part, 1e-5, 1e-5), name
         else:
             assert torch.equal(found[name], part), name
+
+
+def test_their_answers_wait_for_the_end_of_a_long_round(tmp_path: Path) -> None:
+    """Else they would be asked anew after each round, and never be in."""
+    grid, lives = grid_of(labelled_clients(*_SIZES), tmp_path), list[float]()
+    late = Late(tiny("ccfc", _OWN), grid, tmp_path)
+    send = grid.push
+
+    def push(node: int, packet: Packet, seconds: float) -> str | None:
+        lives.append(seconds)
+        return send(node, packet, seconds)
+
+    grid.push = push  # type: ignore[method-assign]
+    grid.away.clear()
+    channel = Channel(grid, AT_ONCE)
+    Enroller(channel, late.enrolment, late.config, late.names).enrol_newcomers()
+    assert [life > 7 * 86_400 for life in lives] == [True]
 
 
 def test_a_run_that_is_resumed_knows_them(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.keys.roster import SignedRoster
 
 
+_LONG = 30 * 86_400.0
+"""Seconds for which an answer waits to be read: in a run it is read when the round is over."""
+
+
 def enrol(
     channel: Channel,
     config: RunConfig,
@@ -157,7 +161,7 @@ class Enroller:
             run, nonce = self.enrolment.run, new_token()
             request = Request(kind="hello", run=run, nonce=nonce, spec=self._spec)
             packet = Packet(request.to_json(), self._payload)
-            ticket = link.push(online[name], packet, self._channel.timeouts.life)
+            ticket = link.push(online[name], packet, max(_LONG, self._channel.timeouts.life))
             if ticket is not None:
                 self._asked[name] = request, ticket, time.monotonic()
 
