@@ -62,6 +62,11 @@ class DescendingState(Protocol):
         """The state of the training; None outside of training."""
 
 
+def current_version(state: DescendingState) -> int:
+    """Return the version of a state's next step, above those of steps that had no result."""
+    return state.version + ((state.descent.lost or 0) if state.descent else 0)
+
+
 D = TypeVar("D", bound=DescendingState)
 
 

@@ -24,6 +24,7 @@ from ccfcpp.engine.synchronised.contract import (
     D,
     DescentState,
     StepMessage,
+    current_version,
     round_gradient,
 )
 from ccfcpp.engine.synchronised.optimizers import Optimizer
@@ -62,7 +63,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         """Return the message with those pooled sums and gradients that clients still lack."""
         descent = self._descent(state)
         return StepMessage(
-            state.version + (descent.lost or 0),
+            current_version(state),
             state.model if self.number == 0 else {},
             *self.plan.new_values(self.number, descent.totals, descent.slopes),
         )
@@ -129,7 +130,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         steps, own = descent.steps + 1, total.figures
         after = dataclasses.replace(after, steps=steps, figures=own, lost=None)
         figures = {name: float(figure) for name, figure in own.items()}
-        kept, version = None if self.ends else after, state.version + (descent.lost or 0) + 1
+        kept, version = None if self.ends else after, current_version(state) + 1
         return replace_fields(state, model=model, version=version, descent=kept), figures
 
 

@@ -22,6 +22,7 @@ from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork
 from ccfcpp.engine.payload import check_samples
+from ccfcpp.engine.synchronised.contract import current_version
 from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 from ccfcpp.models.state import ModelState, random_state
 
@@ -111,8 +112,9 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
     ) -> tuple[EncoderState, Metrics]:
         """Run k-means over all local centroids; the first time, drop the optimizer's state, too."""
         centroids = self.rule.global_centroids(list(updates), randomness)
-        descent = None if state.centroids is None else state.descent
-        return replace(state, centroids=centroids, descent=descent), {}
+        if state.centroids is None:
+            state = replace(state, version=current_version(state), descent=None)
+        return replace(state, centroids=centroids), {}
 
 
 @dataclass(frozen=True)
@@ -133,4 +135,5 @@ class HeadCentroids(FindCentres[EncoderState]):
         device = state.model["head.weight"].device
         fresh = random_state(self.make_model, randomness.generator("model"), device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
-        return replace(after, model=model, version=state.version + 1, descent=None), metrics
+        version = current_version(state) + 1
+        return replace(after, model=model, version=version, descent=None), metrics
