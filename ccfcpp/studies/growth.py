@@ -115,9 +115,8 @@ def check_new_runs(
 
 def _extend_grid(grid: Grid, added: Grid, runs: Sequence[PlannedRun[C]]) -> Grid:
     """Add values to a grid (values by key); a new axis also has the values of existing runs."""
-    before = {
-        key: list(dict.fromkeys(values_of(run.config).get(key) for run in runs)) for key in added
-    }
+    settings = [values_of(run.config) for run in runs]
+    before = {key: list(dict.fromkeys(own[key] for own in settings if key in own)) for key in added}
     return {
         **grid,
         **{key: [*grid.get(key, before[key]), *own] for key, own in added.items()},

@@ -76,6 +76,13 @@ def test_a_new_axis_has_the_value_so_far_and_old_runs_keep_their_folders(tmp_pat
     assert after.runs[1].folder == Path("method=ccfc++,p=0.5,loss.eta=0.5/seed-0")
 
 
+def test_a_new_axis_of_some_methods_has_the_value_of_those_that_know_it(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    begun(path, {"method": ["k-fed", "ccfc++"], "partition.p": [0.5]}, loss={"eta": 0.1})
+    after = grown(path, {"loss.eta": [7.0]})
+    assert [run.axes.get("loss.eta") for run in after.runs] == [None, 0.1, 7.0]
+
+
 def test_a_single_value_of_an_axis_is_added(tmp_path: Path) -> None:
     path = tmp_path / "study"
     begun(path, {"method": ["k-fed"], "partition.p": [0.0]})
