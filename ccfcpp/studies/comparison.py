@@ -52,7 +52,8 @@ _CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
 """Settings that change the problem: runs that differ in them are not compared."""
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
 """Keys of the section ``availability``, which tables name without the section."""
-_Degree = float | str | None
+_Degree = tuple[str, float | str] | None
+"""Name and value of one of ``DEGREES``: a column."""
 _Place = tuple[str, tuple[object, ...]]
 """Row of a score table: a method, and its values of all settings but the degree."""
 
@@ -335,14 +336,14 @@ def _is_condition(name: str) -> bool:
 
 def _degree(axes: Axes) -> _Degree:
     """Return the degree of heterogeneity (p, classes per client or alpha); None if not set."""
-    return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
+    return next(((name, axes[name]) for name in DEGREES if axes.get(name) is not None), None)
 
 
 def _heading(degree: _Degree, config: ClusterConfig) -> str:
     """Return the heading of a column: p for a skewed partition, else the partition in words."""
     if config.partition.kind != "skew":
         return config.partition.in_words
-    return "any p" if degree is None else f"p = {degree:g}"
+    return "any p" if degree is None else f"p = {degree[1]:g}"
 
 
 def with_presence_scores(summary: Json) -> Json:

@@ -118,6 +118,13 @@ def test_another_partition_than_the_skew_has_one_column(
     assert [row.get("alpha") for row in comparison.rows] == [None, axes.get("alpha")]
 
 
+def test_a_degree_of_skew_is_no_column_of_another_partition() -> None:
+    partitions = {"partition.kind": ("skew", "dirichlet"), "partition.p": ("0.5",)}
+    plan = planned_comparison({}, ["k-fed"], partitions, seeds=1)
+    rows = Comparison(plan, [(run.axes, summary(0.5)) for run in plan]).table("nmi")
+    assert [list(row)[2:] for row in rows] == [["p = 0.5"], ["dirichlet, alpha = 0.5"]]
+
+
 def test_unknown_methods_and_skews_are_refused() -> None:
     with pytest.raises(UsageError, match="method = dbscan is refused"):
         planned_comparison({}, ["dbscan"], skews("0"), seeds=1)
