@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
@@ -29,10 +30,18 @@ def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
         keys = _distinguishing_keys(runs)
         labels = [_label(run, keys) for run in runs]
     if len(set(labels)) < len(runs) or max(map(len, labels)) > _LONGEST_LABEL:
-        whole = [run.path.resolve() for run in runs]
-        common = os.path.commonpath(whole)
-        labels = [str(path.relative_to(common)) for path in whole]
+        labels = folder_names([run.path for run in runs], short=False)
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def folder_names(paths: Sequence[Path], *, short: bool = True) -> list[str]:
+    """Name folders by the last parts of their paths if ``short``; if equal, by all that differs."""
+    whole = [path.resolve() for path in paths]
+    names = [path.name for path in whole]
+    if short and len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath(whole)
+    return [str(path.relative_to(common)) for path in whole]
 
 
 def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:

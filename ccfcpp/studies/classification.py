@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
+from ccfcpp.studies.comparison import is_condition
 from ccfcpp.studies.grids import Axes
 from ccfcpp.studies.tables import cell_rows, describe_seeds, display, group_by_cell
 
@@ -22,7 +23,8 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     """Tabulate the finished runs of a classification study.
 
     ``results`` has each run's axes (distinguishing settings) and summary. Among cells with equal
-    numeric settings, such as alpha, each is tested against the best one.
+    numeric settings, such as alpha, and conditions, such as the data set, each is tested against
+    the best one.
     """
     compared = score_keys([summary for _, summary in results])
     measures = [*compared, "tail_share", "seconds"]
@@ -31,7 +33,11 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     cells = group_by_cell(results)
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (axes, _) in enumerate(cells):
-        place = tuple((key, own) for key, own in axes.items() if isinstance(own, int | float))
+        place = tuple(
+            (key, own)
+            for key, own in axes.items()
+            if isinstance(own, int | float) or is_condition(key)
+        )
         groups.setdefault(place, []).append(number)
     tested = False
     for score in compared:
@@ -44,7 +50,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
                 shown[number][score] += significance.MARK * (p < significance.LEVEL)
     caption = describe_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
     if tested:
-        caption += f"; {significance.caption('the best with the same numbers')}"
+        caption += f"; {significance.caption('the best with the same numbers and conditions')}"
     return ClassificationTable(rows, shown, caption)
 
 

@@ -48,7 +48,7 @@ _COSTS = {
     "refused_updates": ("refused", "{:.4g}"),
 }
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
-_CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
+_CONDITIONS = ("study", "dataset", "data", "partition", "availability", "attack", "clusters")
 """Settings that change the problem: runs that differ in them are not compared."""
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
 """Keys of the section ``availability``, which tables name without the section."""
@@ -191,7 +191,7 @@ class Comparison:
         The reference is the best row, or the best of the method ``baseline`` if there is one.
         Rows are comparable if the settings that change the problem are equal, or without effect.
         """
-        conditions = [number for number, name in enumerate(self.rates) if _is_condition(name)]
+        conditions = [number for number, name in enumerate(self.rates) if is_condition(name)]
         sign = -1 if score == "davies_bouldin" else 1
         keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
@@ -330,7 +330,8 @@ class Comparison:
         return "\n".join(as_latex(title, rows) for title, rows in tables)
 
 
-def _is_condition(name: str) -> bool:
+def is_condition(name: str) -> bool:
+    """Return whether a setting, or the study of a run, changes the problem."""
     return name in _RATES or name.partition(".")[0] in _CONDITIONS
 
 

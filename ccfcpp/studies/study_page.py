@@ -14,6 +14,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, to_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
+from ccfcpp.reports.labels import folder_names
 from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import score_keys, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
@@ -97,12 +98,12 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
         return studies[0]
     names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
     study_axis = {"study"} if _differing_settings(studies, names) else set()
+    called = folder_names([study.path for study in studies])
     here: Study[RunConfig] = Study(Path(), [])
     joined: dict[str, PlannedRun[RunConfig]] = {}
-    for study in studies:
+    for study, name in zip(studies, called, strict=True):
         for run in study.runs:
-            axes = _with_all_axes(run, names)
-            axes |= dict.fromkeys(study_axis, study.path.resolve().name)
+            axes = _with_all_axes(run, names) | dict.fromkeys(study_axis, name)
             same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
             if same not in joined or not here.is_finished(joined[same]):
                 joined[same] = PlannedRun(axes, run.config, study.path / run.folder)
@@ -126,25 +127,33 @@ def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
 def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
     """Return the settings that differ between studies but not within: each study's value, by key.
 
-    Left out are axes, settings that a method fixes, and settings without effect.
+    A setting that not all methods have is compared method by method. Left out are axes, settings
+    that a method fixes, and settings without effect.
     """
     configs_of = [[run.config for run in study.runs] for study in studies]
-    shared = list(map(_shared_settings, configs_of))
-    configs = itertools.chain.from_iterable(configs_of)
+    configs = list(itertools.chain.from_iterable(configs_of))
     fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
     left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
     left |= {f"partition.{key}" for key in DEGREES} | fixed
-    values = {
-        key: [each[key] for each in shared]
-        for key in shared[0]
-        if key not in left and all(key in each for each in shared)
-    }
-    return {
-        key: own
-        for key, own in values.items()
-        if len(set(map(str, own))) > 1
-        and all(any(needs_of(config, key) is None for config in of) for of in configs_of)
-    }
+    differing: Json = {}
+    for method in (None, *dict.fromkeys(config.method for config in configs)):
+        group = [[one for one in of if method in (None, one.method)] for of in configs_of]
+        for key, own in _differing_values(group).items():
+            if key not in left:
+                differing.setdefault(key, own)
+    return differing
+
+
+def _differing_values(configs_of: Sequence[Sequence[RunConfig]]) -> Json:
+    """Return the values, by key, of settings that have an effect and differ between studies."""
+    shared = [_shared_settings(configs) if configs else {} for configs in configs_of]
+    found: Json = {}
+    for key in dict.fromkeys(itertools.chain.from_iterable(shared)):
+        having = [(own[key], of) for own, of in zip(shared, configs_of, strict=True) if key in own]
+        heeded = all(any(needs_of(config, key) is None for config in of) for _, of in having)
+        if heeded and len({str(value) for value, _ in having}) > 1:
+            found[key] = [own.get(key, "") for own in shared]
+    return found
 
 
 def _open_study(path: Path) -> Study[RunConfig]:
@@ -167,7 +176,7 @@ def _facts(
     names = list(dict.fromkeys(map(images, results)))
     seeds = sorted({run.config.seed for run in runs})
     done, planned = len(results), len(runs)
-    folders = [study.path.resolve().name for study in studies]
+    folders = folder_names([study.path for study in studies])
     axes = list(dict.fromkeys(key for run in runs for key in run.axes))
     if len(studies) > 1 and (differing := _differing_settings(studies, axes)):
         tables = tables | {

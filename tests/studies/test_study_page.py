@@ -204,13 +204,47 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
     assert (mixed.code, "have no scores in common" in mixed.stderr) == (2, True)
 
 
+def test_a_setting_of_one_method_tells_studies_apart_and_so_do_folders(tmp_path: Path) -> None:
+    """They are not tested against each other, nor where one has another number of clients."""
+    paths = [tmp_path / place / "study" for place in ("few", "many")]
+    for path, steps in zip(paths, (10, 20), strict=True):
+        plan = planned_comparison(
+            {"dataset": "digits", "scan": {"steps": steps}},
+            ["k-fed", "fed-scan"],
+            {"partition.p": ["0"]},
+            seeds=3,
+        )
+        study = planned_study(path, plan)
+        for number, planned in enumerate(plan):
+            score = {"nmi": (steps + number) / 100, "kappa": 0.4, "seed": planned.config.seed}
+            finish(study, planned, score)  # type: ignore[arg-type]
+    joined = examine_studies(paths)
+    assert [(row["study"], row["method"], row["nmi"]) for row in joined.rows] == [
+        ("few/study", "k-fed", pytest.approx(0.11)), ("few/study", "fed-scan", pytest.approx(0.14)),
+        ("many/study", "k-fed", pytest.approx(0.21)),
+        ("many/study", "fed-scan", pytest.approx(0.24)),
+    ]  # fmt: skip
+    tables = joined.facts["tables"]
+    assert isinstance(tables, dict)
+    assert tables["Settings in which the studies differ"] == [
+        {"setting": "scan.steps", "few/study": "10", "many/study": "20"}
+    ]
+    (nmi, *_) = tables.values()
+    assert ["<b>" in row["p = 0"] for row in nmi] == [False, False, True, True]
+
+
 def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
-    """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none."""
-    axes: dict[str, list[object]] = {"method": ["fedavg", "moon", "fedprox"]}
+    """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none.
+
+    Another data set has a best of its own.
+    """
+    axes: dict[str, list[object]] = {"dataset": ["digits", "cifar10"]}
+    axes |= {"method": ["fedavg", "moon", "fedprox"]}
     plan = study_spec(ClassifyConfig, [unflatten(axes)], 3).plan_runs(ClassifyConfig, "classify")
     study = planned_study(tmp_path / "study", plan)
     for number, planned in enumerate(plan):
         base = {"fedavg": 0.5, "moon": 0.8, "fedprox": 0.79}[planned.config.method]
+        base -= 0.4 * (planned.config.dataset == "cifar10")
         scores = {"accuracy": base + number % 4 / 100, "effective_rank": 3.0, "tail_share": 0.1}
         finish(study, planned, scores | {"partition": "iid", "seed": planned.config.seed})
     examined = examine_studies([study.path])
@@ -218,10 +252,10 @@ def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
     assert p[0] is not None
     assert p[2] is not None
     assert p[0] < 0.05 < p[2]
-    assert p[1] is None
+    assert (p[1], p[4]) == (None, None)
     ((caption, rows),) = examined.facts["tables"].items()  # type: ignore[attr-defined]
-    assert "* differs from the best with the same numbers (paired t-test over seeds" in caption
-    assert [row["accuracy"].endswith("*") for row in rows] == [True, False, False]
+    assert "* differs from the best with the same numbers and conditions (paired t-test" in caption
+    assert [row["accuracy"].endswith("*") for row in rows] == [True, False, False] * 2
 
 
 def test_one_seed_has_neither_means_nor_deviations(tmp_path: Path) -> None:
