@@ -133,8 +133,9 @@ def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]
     configs_of = [[run.config for run in study.runs] for study in studies]
     configs = list(itertools.chain.from_iterable(configs_of))
     fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
-    left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
-    left |= {f"partition.{key}" for key in DEGREES} | fixed
+    left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"} | fixed
+    if isinstance(configs[0], ClusterConfig):  # In which each run has its degree as an axis.
+        left |= {f"partition.{key}" for key in DEGREES}
     differing: Json = {}
     for method in (None, *dict.fromkeys(config.method for config in configs)):
         group = [[one for one in of if method in (None, one.method)] for of in configs_of]

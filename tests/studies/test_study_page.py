@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,9 +73,9 @@ def figures(compared: Path) -> Contents:
     return study_figures(examine_studies([compared]).cells)
 
 
-def classified(path: Path, axes: dict[str, list[object]]) -> Path:
+def classified(path: Path, axes: Mapping[str, object]) -> Path:
     values = nest("partition.clients", 3)
-    plan = study_spec(ClassifyConfig, [unflatten(values | axes)], 2).plan_runs(
+    plan = study_spec(ClassifyConfig, [unflatten({**values, **axes})], 2).plan_runs(
         ClassifyConfig, "classify"
     )
     study = planned_study(path, plan)
@@ -231,6 +231,13 @@ def test_a_setting_of_one_method_tells_studies_apart_and_so_do_folders(tmp_path:
     ]
     (nmi, *_) = tables.values()
     assert ["<b>" in row["p = 0"] for row in nmi] == [False, False, True, True]
+
+
+def test_classification_at_another_alpha_is_another_study(tmp_path: Path) -> None:
+    """A single alpha is no axis there."""
+    paths = [classified(tmp_path / str(one), {"partition.alpha": one}) for one in (1, 2)]
+    joined = examine_studies(paths)
+    assert [(row["study"], row["runs"]) for row in joined.rows] == [("1", 2), ("2", 2)]
 
 
 def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
