@@ -54,6 +54,8 @@ _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
 """Keys of the section ``availability``, which tables name without the section."""
 _Degree = tuple[str, float | str] | None
 """Name and value of one of ``DEGREES``: a column."""
+_UNHEEDED = object()
+"""Value of a setting without effect; None is a value, such as all images."""
 _Place = tuple[str, tuple[object, ...]]
 """Row of a score table: a method, and its values of all settings but the degree."""
 
@@ -179,7 +181,8 @@ class Comparison:
         return any(row.get(key) is not None for row in self.rows for key in keys)
 
     def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
-        return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
+        own = tuple(axes.get(name, _UNHEEDED) for name in self.rates)
+        return (axes["method"], own), _degree(axes)
 
     def _cell_key(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
         """Return the key of a row's entry in a column; degree None if it is for all columns."""
@@ -203,7 +206,7 @@ class Comparison:
                 other: significance.by_seed(self._summaries[keys[other]], score)
                 for other in means
                 if all(
-                    a == b or None in (a, b)
+                    a == b or _UNHEEDED in (a, b)
                     for a, b in zip(own, (other[1][n] for n in conditions), strict=True)
                 )
             }
@@ -230,7 +233,8 @@ class Comparison:
             row: dict[str, TableEntry | str] = {"method": METHODS[method].title}
             shares = zip(self.rates, rates, strict=True)
             row |= {
-                axis_name(name): "" if own is None else format_number(own) for name, own in shares
+                axis_name(name): "" if own in (None, _UNHEEDED) else format_number(own)
+                for name, own in shares
             }
             for degree, heading in self._headings.items():
                 if cell := self._cells.get(self._cell_key(place, degree)):

@@ -319,6 +319,18 @@ def test_a_sweep_has_a_row_for_each_value_and_one_best() -> None:
     assert [row.get("loss.eta") for row in found.rows] == [None, 0.0, 0.5]
 
 
+def test_all_images_are_another_condition_than_some_of_them() -> None:
+    axes: dict[str, list[object]] = {"partition.p": [0.0], "data.images": [None, 100]}
+    plan = planned_comparison({}, ["k-fed", "fed-km"], axes, seeds=1)
+    scores = zip(plan, (0.8, 0.3, 0.9, 0.4), strict=True)
+    found = Comparison(plan, [(run.axes, summary(nmi)) for run, nmi in scores])
+    shown = [(row["images"], row["p = 0"]) for row in found.table("nmi")]
+    assert shown == [
+        ("", TableEntry("0.8000", "", False)), ("100", TableEntry("0.3000", "", False)),
+        ("", TableEntry("0.9000", "", True)), ("100", TableEntry("0.4000", "", True)),
+    ]  # fmt: skip
+
+
 def test_an_axis_that_changes_nothing_and_too_few_clusters_are_said() -> None:
     axes: dict[str, list[float]] = {"partition.p": [0.0], "means.rounds": [20, 40]}
     axes |= {"means.tolerance": [0.1, 0.2]}
