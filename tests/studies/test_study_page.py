@@ -136,6 +136,17 @@ def test_the_page_has_the_tables_and_escapes_names(compared: Path) -> None:
     assert all((compared / link).is_file() for link in links)
 
 
+@pytest.mark.usefixtures("unrendered")
+def test_a_missing_score_leaves_its_place_empty(tmp_path: Path) -> None:
+    path = comparison(tmp_path / "study", "digits", methods=("ccfc++",))
+    for folder in path.glob("*p=0.0,disconnection_rate=0.3/*"):
+        (folder / "summary.json").unlink()
+    report(path)
+    text = (path / "report.html").read_text()
+    (row,) = re.findall(r'<tr><th scope="row">CCFC\+\+</th><td>0.3</td>(<td.*?)</tr>', text)[:1]
+    assert row.startswith("<td></td><td><b>0.")
+
+
 @needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (1280, True)])
 def test_the_page_fits_a_phone_and_a_screen(
