@@ -60,7 +60,7 @@ from tests.support.deployment import (
     trusting,
     worker_of,
 )
-from tests.support.federation import CPU
+from tests.support.federation import CPU, assert_same_state
 
 SUMS: Tree = {"privacy": {"secure_sums": True}, "compute": {"cohort": 1}, "device": "cpu"}
 SYNCHRONISED: Tree = {
@@ -106,12 +106,6 @@ def in_one_process(
     return one_by_one(spec_of(config, clients), algorithm, clients)
 
 
-def assert_same(state: Any, other: Any) -> None:
-    tensors, others = pack(state), pack(other)
-    assert tensors.keys() == others.keys()
-    assert [name for name in others if not torch.equal(tensors[name], others[name])] == []
-
-
 def rounds(federation: Federation[Any, Any]) -> list[Any]:
     return list(federation.run(federation.algorithm.initial_state(Randomness(0))))
 
@@ -123,7 +117,7 @@ def test_the_result_has_the_bits_of_one_process(system: str, tmp_path: Path) -> 
     found, expected = rounds(deployed), rounds(in_one_process(*SYSTEMS[system], clients))
     assert len(found) == len(expected)
     for (state, report), (other, beside) in zip(found, expected, strict=True):
-        assert_same(state, other)
+        assert_same_state(state, other)
         assert report.figures == beside.figures
         assert not report.refused
     asked = {json.loads(packet.header)["exchange"] for _, packet in grid.requests}
@@ -171,12 +165,12 @@ def test_whose_answer_cannot_be_used_is_left_out(stage: str, how: str, tmp_path:
         assert report.clients == [0, 1, 2, 3]
         assert not report.refused
         assert not report.absent
-        assert_same(after, state_after_a_round())
+        assert_same_state(after, state_after_a_round())
         return
     reasons = (report.absent if how == "lost" else report.refused)[2]
     if stage != "under masks":
         assert f"{stage} of the secure sum" in reasons[0]
-    assert_same(after, state_after_a_round(without=2))
+    assert_same_state(after, state_after_a_round(without=2))
 
 
 def at_stage(grid: Grid, stage: str, do: Callable[[Packet], Any]) -> Callable[[Packet], Any]:
@@ -210,7 +204,7 @@ def test_below_the_threshold_there_is_no_sum_and_the_state_stays(tmp_path: Path)
     state = deployed.algorithm.initial_state(Randomness(0))
     grid.away |= {"client 2", "client 3"}
     after, report = deployed.run_round(state, 0)
-    assert_same(replace(after, descent=state.descent), state)
+    assert_same_state(replace(after, descent=state.descent), state)
     assert report.refused.keys() == {0, 1}
     assert "2 clients at the stage of keys, and it needs 3" in report.refused[0][0]
     assert report.absent.keys() == {2, 3}
@@ -234,7 +228,7 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
     assert {json.loads(answer.header)["status"] for answer in again} == {"refused"}
     assert not any(answer.payload for answer in again)
     assert not report.refused
-    assert_same(after, state_after_a_round())
+    assert_same_state(after, state_after_a_round())
 
 
 def test_a_client_keeps_to_the_number_of_clients() -> None:

@@ -156,15 +156,20 @@ def over_a_wire(
     return Federation(system, here, members, Availability(), Randomness(seed), wire)
 
 
+def assert_same_state(state: object, other: object) -> None:
+    """Two states are of one type, and hold the same tensors, to the bit."""
+    assert type(state) is type(other)
+    tensors, others = pack(state), pack(other)
+    assert tensors.keys() == others.keys()
+    assert [name for name in others if not torch.equal(tensors[name], others[name])] == []
+
+
 def assert_same_bits(
     found: Sequence[tuple[Any, RoundReport]], expected: Sequence[tuple[Any, RoundReport]]
 ) -> None:
     """Rounds came to the same states and said the same, but for the seconds they took."""
     for (state, report), (other, other_report) in zip(found, expected, strict=True):
-        assert type(state) is type(other)
-        tensors, others = pack(state), pack(other)
-        assert tensors.keys() == others.keys()
-        assert [name for name in others if not torch.equal(tensors[name], others[name])] == []
+        assert_same_state(state, other)
         assert replace(report, seconds=0.0) == replace(other_report, seconds=0.0)
 
 
