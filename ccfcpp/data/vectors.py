@@ -143,7 +143,7 @@ def check_finite(
         value = block[row, column]
         mend = "take such rows out"
         if np.isnan(value):
-            mend = "fill in such values, or give --missing mean for the columns' pooled means"
+            mend = "fill in such values, or give the run --missing mean for their columns' means"
         raise UsageError(
             f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
             f"vectors must be finite, and below {_LARGEST:g}: {mend}"
