@@ -75,7 +75,7 @@ def test_a_round_of_many_exchanges_says_little_of_those_of_one(
 def test_a_server_that_waited_for_days_still_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What clients would refuse, or what cannot be said, would end all calls of clients."""
+    """A status that clients refuse, or that cannot be written, would end all their calls."""
     now = [0.0]
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
     progress = RunProgress(Console(file=io.StringIO()), 1000, ("nmi", "NMI"))

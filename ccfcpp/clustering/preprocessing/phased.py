@@ -1,4 +1,4 @@
-"""Clustering systems with a preprocessing of the samples, which all clients fit together first."""
+"""Make clustering algorithms, with preprocessing of the samples where vectors need it."""
 
 from dataclasses import replace
 from typing import Any

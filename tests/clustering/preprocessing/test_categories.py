@@ -104,7 +104,7 @@ def test_frequent_categories_have_columns(tree: Tree, seed: int, most: int, rare
 
 
 def counted(config: VectorsConfig, values: torch.Tensor) -> categories.CategoryCounts:
-    """What a client with these rows sends."""
+    """Return the update of a client with these rows."""
     context = ClientContext(len(values), 1)
     work = categories.VocabularyClientWork(categories.VOCABULARY, context, config)
     return work.of_client(PreprocessingParams(), Client(0, "", values), Randomness(0))
