@@ -21,7 +21,7 @@ import typer
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness

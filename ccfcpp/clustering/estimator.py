@@ -28,7 +28,7 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.mahalanobis import model_tensors, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.setup import check_encoder
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, unflatten, validated

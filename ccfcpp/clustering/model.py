@@ -19,7 +19,7 @@ from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.mahalanobis import SampleDistribution, split_model
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError

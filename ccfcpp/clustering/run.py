@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError

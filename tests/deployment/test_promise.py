@@ -12,7 +12,7 @@ import pytest
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.preprocessing.phases import Prepared
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve

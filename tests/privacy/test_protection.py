@@ -15,7 +15,7 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.systems.fed_scan.views import Views
 from ccfcpp.core.config import Tree

@@ -16,7 +16,7 @@ from ccfcpp.clustering.evaluation.profile import profile
 from ccfcpp.clustering.evaluation.server import NAMES
 from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, load_run_encoder
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig

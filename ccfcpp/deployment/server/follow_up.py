@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.clustering.follow_up import FinishedRun
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.deployment.link.algorithms import clustering_problem
 from ccfcpp.deployment.link.messages import new_token

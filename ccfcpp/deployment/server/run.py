@@ -6,7 +6,7 @@ from typing import Any
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.core.config import RunConfig
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,

@@ -14,8 +14,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
+from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
-from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.preprocessing.phases import PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import VectorPhase
 from ccfcpp.clustering.run import ClusteringRun
