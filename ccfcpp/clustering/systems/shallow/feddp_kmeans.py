@@ -77,7 +77,7 @@ class FedDPState:
         centroids: Centroids in the space of pixels, float32 of shape (k, d); None before there are
             any.
         sums_in: Frame in which clients compute the next sums; None for ``frame``.
-        moved: Largest change of a coordinate of a centroid in the last round.
+        moved: Largest change of a coordinate of a centroid in the last Lloyd step; None before.
     """
 
     frame: Frame
@@ -239,7 +239,9 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
             before, frame = state.sums_in.coordinates(frame.to_points(before)), state.sums_in
         after = cluster_means(updates, before, least=torch.finfo(torch.float64).tiny)
         moved = float((after - before).abs().max())
-        return replace(state, sums_in=None).with_centroids(frame, after, moved), {"moved": moved}
+        # Where a margin leaves images out, a centroid that stays may still move in a Lloyd step.
+        known = None if self.exchange is SEPARATED else moved
+        return replace(state, sums_in=None).with_centroids(frame, after, known), {"moved": moved}
 
 
 class FedDPKMeans(PixelClustering[FedDPState]):

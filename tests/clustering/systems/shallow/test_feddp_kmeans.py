@@ -366,6 +366,13 @@ def test_a_run_ends_where_no_centroid_moves() -> None:
     assert reports[-1].figures["moved"] == 0
 
 
+def test_a_margin_that_no_image_is_within_does_not_end_the_run() -> None:
+    tree: Tree = {"feddp": {"margin": 1e-9, "rounds": 3}}
+    _, reports, _ = run_tiny(tiny(NAME, tree), clients_of_sizes(40, 30))
+    assert reports[0].figures["moved"] == 0
+    assert reports[1].figures["moved"] > 0
+
+
 # --- the server's images ------------------------------------------------------------------------
 
 
