@@ -160,7 +160,8 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
     ) -> LocalClusters | RefusedUpdateError:
         targets = embed(client.images, self.config, source.integer("embedding"))
         model, centroids = self.dcn.train(known.model, client.images, source, targets)
-        enough = self._sizes(model, client, centroids) >= least
+        # Of images that are alike, some clusters are empty.
+        enough = self._sizes(model, client, centroids) >= max(1, least)
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {least} images")
         return self.dcn.describe(model, client.images, centroids[enough])

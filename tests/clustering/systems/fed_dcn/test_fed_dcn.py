@@ -191,6 +191,17 @@ def test_what_a_client_cannot_have_sent_is_refused() -> None:
     assert refusal(server, state, replace(own, centroids=own.centroids + 1e20), 20) is not None
 
 
+def test_a_client_may_hold_an_image_twice() -> None:
+    """Each of three images is a cluster of its own, and one of the two that are alike is empty."""
+    fed_dcn, image = system(), digits()[0][:2]
+    state, client = fed_dcn.initial_state(Randomness(0)), Client(0, "0", image[[0, 0, 1]])
+    (own,) = answers(fed_dcn, OWN_NETWORK, state, [client], Randomness(0, 0))
+    assert isinstance(own, LocalClusters)
+    assert own.sizes.tolist() == [2, 1]
+    (server,) = fed_dcn.exchanges(0, state)
+    assert refusal(server, state, own, 3) is None
+
+
 @pytest.mark.parametrize("least", [0, 4, 7, 21])
 def test_clusters_are_of_as_many_images_as_an_owner_wants(least: int) -> None:
     fed_dcn, clients = system(), clients_of_sizes(20)
