@@ -140,9 +140,14 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         return DCNState(random_state(self.dcn.make_model, drawn, self.problem.device))
 
     def exchanges(self, number: int, state: DCNState) -> Sequence[ServerWork[Any, Any, Any]]:
-        """Return the clients' own networks, or after the first round training and centroids."""
+        """Return the clients' own networks, or once they were sent, training and centroids."""
         later = self.average, ServerClusters(self, CENTROIDS)
-        return later if number else [ServerClusters(self, OWN_NETWORK)]
+        return later if state.centroids is not None else [ServerClusters(self, OWN_NETWORK)]
+
+    def plan(self, state: DCNState) -> list[Sequence[ServerWork[Any, Any, Any]]]:
+        """Return the exchanges of all rounds; clients send their own networks in the first."""
+        later = replace(state, centroids=torch.empty(0))
+        return [self.exchanges(n, later if n else state) for n in range(self.rounds)]
 
     def has_converged(self, state: DCNState) -> bool:
         """Return whether the index has not fallen for as many rounds as are waited."""

@@ -25,6 +25,7 @@ from ccfcpp.clustering.systems.shallow.k_fed import LocalCentroids
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack, unpack
 from tests.support.clustering import answers, clients_of_sizes, digits, made, run_tiny, tiny
@@ -171,6 +172,19 @@ def test_an_interrupted_run_ends_as_another_and_clients_in_any_order() -> None:
     whole = list(federated("fed-dcn", fed_dcn, clients).run(fed_dcn.initial_state(Randomness(0))))
     saved = unpack(DCNState, pack(whole[1][0]))
     assert_same_bits(list(federated("fed-dcn", system(), clients[::-1]).run(saved, 2)), whole[2:])
+
+
+def test_clients_that_miss_the_first_round_send_their_networks_in_the_next() -> None:
+    """A coin with this seed keeps the only client from the first three rounds."""
+    config, often = tiny("fed-dcn", {"dcn": {"rounds": 6}}), Availability(dropout_rate=0.6)
+    state, reports, _ = run_tiny(config, clients_of_sizes(30), often)
+    assert [report.clients for report in reports] == [[], [], [], [0], [0], [0]]
+    assert state.synthetic is not None
+    assert "loss" not in reports[3].figures
+    assert reports[4].figures.keys() == {"loss", "davies_bouldin"}
+    plan = system().plan(system().initial_state(Randomness(0)))
+    names = [[work.exchange.name for work in works] for works in plan]
+    assert names == [["own network"], *[["training", "centroids"]] * 2]
 
 
 def test_what_does_not_work_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
