@@ -30,7 +30,7 @@ from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.clustering.systems.ccfc.server import ModelAggregation
 from ccfcpp.clustering.systems.orchestra.config import OrchestraConfig
 from ccfcpp.core.config import ViewsConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
@@ -137,6 +137,11 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
         if problem.image_shape[1] != problem.image_shape[2]:
             raise UsageError("orchestra turns images by 90 degrees, and these are not square")
         self.problem, self.config = problem, problem.config.section(OrchestraConfig)
+        if self.config.global_clusters < problem.clusters:
+            raise UsageError(
+                KeyValue("orchestra.global_clusters", self.config.global_clusters),
+                f" cannot be grouped into {problem.clusters} clusters: give as many at least",
+            )
         self.views, self.rounds = problem.config.section(ViewsConfig), self.config.rounds
         self.rule = CentroidRule(CentroidConfig(), self.config.local_clusters)
         self.global_model = GlobalModel(self._network("target"))

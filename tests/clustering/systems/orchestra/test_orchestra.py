@@ -19,7 +19,7 @@ from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.payload import pack, unpack
-from tests.support.clustering import answers, clients_of_sizes, digits, run_tiny, tiny
+from tests.support.clustering import answers, clients_of_sizes, digits, made, run_tiny, tiny
 from tests.support.federation import CPU, assert_same_bits, federated, refusal
 
 SEEDS, SIZES = st.integers(0, 10**6), st.integers(2, 9)
@@ -130,6 +130,8 @@ def test_the_target_follows_and_what_cannot_be_used_is_refused() -> None:
     assert refusal(orchestra.exchanges(1, state)[0], state, some, 8) is not None
     with pytest.raises(UsageError, match="not square"):
         system(width=9)
+    with pytest.raises(UsageError, match="cannot be grouped into 13 clusters"):
+        made(tiny("orchestra"), clusters=13)
 
 
 def test_it_finds_digits() -> None:
