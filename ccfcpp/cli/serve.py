@@ -45,8 +45,12 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
 
 _FLAGS = (
-    flags.METHOD,
-    flags.CLUSTERS,
+    replace(flags.METHOD, default="fed-scan, with an encoder fed-em; to classify fedavg"),
+    replace(
+        flags.CLUSTERS,
+        help="Number of clusters k, which a clustering needs. With auto or a range such as 5-30, "
+        "it is chosen from what clients send, and never by labels.",
+    ),
     flags.ROUNDS,
     flags.ENCODER,
     *flags.IMAGES,
@@ -66,7 +70,7 @@ class Task(StrEnum):
     CLASSIFY = "classify"
 
 
-@with_flags(_FLAGS, ClusterConfig, ClassifyConfig)
+@with_flags(_FLAGS, ClusterConfig, ClassifyConfig, base={"rounds": None})
 def serve(
     server: ServerOptions,
     options: RunOptions,

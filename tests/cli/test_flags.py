@@ -26,6 +26,12 @@ CASES = [
 ]
 """Commands, their flags, the configuration that these set, and what the command lays under it."""
 
+CLIENTS_DATA: tuple[Tree, ...] = (
+    {"dataset": "the clients' own images"},
+    {"dataset": "the clients' own images", "data": {"encoder": "torchvision:resnet18"}},
+)
+"""What ``serve`` begins with, without and with an encoder."""
+
 
 @pytest.mark.parametrize(("command", "table", "kind", "presets", "base"), CASES)
 def test_each_flag_shows_what_holds_for_the_default_data_set(
@@ -48,6 +54,23 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
         assert value is None or f"default: {'off' if value is False else in_file(value)})" in line
         if flag.key in described:
             assert described[flag.key].description in line
+
+
+def test_help_of_serve_names_its_own_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")
+    lines = ccfcpp("serve", "--help").stdout.splitlines()
+    method, clusters, rounds = (
+        next(line for line in lines if f" --{flag} " in line)
+        for flag in ("method", "clusters", "rounds")
+    )
+    of_images, of_vectors = (resolve(ClusterConfig, "cluster", each) for each in CLIENTS_DATA)
+    of_classes = ClassifyConfig().method
+    assert (
+        f"default: {of_images.method}, with an encoder {of_vectors.method}; "
+        f"to classify {of_classes})" in method
+    )
+    assert "classes" not in clusters
+    assert "default" not in rounds
 
 
 def test_a_refusal_names_the_flags_that_were_typed_and_those_that_would_help() -> None:
