@@ -21,7 +21,6 @@ from ccfcpp.clustering.evaluation.summary_text import missing_clusters_warning, 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.progress import report_progress_to, watch_embedding
-from ccfcpp.core.torchrun import process_count
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.paths import Summary
 from ccfcpp.runs.signals import handled_by
@@ -179,8 +178,7 @@ def run_to_end(
     console = progress_console()
     if title is not None:
         console.print(title)
-    # Of other processes' clients, which have as many, this one does not know how far they are.
-    samples = sum(member.samples for member in experiment.members) // process_count()
+    samples = sum(member.samples for member in experiment.members)
     hint = shortening_hint(experiment, folder.checkpoint.exists())
     names = {member.id: member.name for member in experiment.members}
     rounds = experiment.algorithm.rounds

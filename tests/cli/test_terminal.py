@@ -1,6 +1,8 @@
 """What commands share: flags as a tree, errors of files, and how to go on."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -13,9 +15,11 @@ from ccfcpp.cli.terminal import (
     progress_console,
     resumable,
     resume_command,
+    run_to_end,
     usage_errors,
 )
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.engine.client import Member
 
 
 def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> None:
@@ -94,3 +98,24 @@ def test_the_time_of_embedding_is_told(capsys: pytest.CaptureFixture[str]) -> No
         "embedding by slow: 100 of 1,000, about 18 seconds left",
         "embedding by slow: 1,000 of 1,000, kept for other runs",
     ]
+
+
+def test_a_round_of_several_processes_ends_at_the_end_of_the_bar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    shares: list[int] = []
+
+    def run(folder: Any, progress: Any, should_stop: Any) -> dict[str, Any]:
+        shares.append(progress.pace.samples)
+        return {}
+
+    experiment: Any = SimpleNamespace(
+        members=[Member(0, "a", 60), Member(1, "b", 40)],
+        algorithm=SimpleNamespace(rounds=1),
+        planned_exchanges=tuple,
+        run=run,
+    )
+    begun: Any = SimpleNamespace(checkpoint=Path(__file__))
+    run_to_end(experiment, begun, ("nmi", "NMI"), lambda: False)
+    assert shares == [50]
