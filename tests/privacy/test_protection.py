@@ -167,6 +167,8 @@ def private(*more: Tree, **privacy: object) -> ClusteringRun:
         ({"level": "client", "clip": 0}, "privacy.clip = 0 is refused", {}),
         ({"level": "client", "delta": 1}, "privacy.delta = 1 is refused", {}),
         ({"level": "client", "epsilon": 0.1, "noise": 0.5}, "does not allow one round", {}),
+        ({"level": "client", "noise": 1e200}, "privacy.noise = 1e+200 is refused", {}),
+        ({"level": "client", "noise": 1e-200}, "privacy.noise = 1e-200 is refused", {}),
         ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a bound of 'sum'", {}),
         ({"level": "friends"}, "privacy.level = friends is refused", {}),
         ({"bits": 32, "fraction_bits": 31}, "leaves none before the point", {}),
