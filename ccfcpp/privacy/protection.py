@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.update_format import Sum
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ImageLevel, Level
 from ccfcpp.privacy.sums.aggregation import require_sums
@@ -93,13 +94,16 @@ def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchan
     """Raise ``UsageError`` if the server needs more than sums, or ``clips`` has unknown names."""
     level = KeyValue("privacy.level", config.level)
     asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
-    known: set[str] = set()
+    known, single = set[str](), set[str]()
     for exchange in exchanges:
         if exchange.travels:
             require_sums(asked, system, exchange)
             known |= exchange.parts.keys()
+            single |= {n for n, p in exchange.parts.items() if isinstance(p, Sum) and p.each}
     for name in config.clips:
-        if name.partition("/")[0] not in known:
+        before, _, one = name.partition("/")
+        # Only the tensors of some sums have bounds of their own.
+        if before not in (single if one else known):
             raise UsageError(
                 f"privacy.clips has a bound of {name!r}, and {system} sends no such part: it "
                 f"sends {', '.join(sorted(known))}"

@@ -170,6 +170,7 @@ def private(*more: Tree, **privacy: object) -> ClusteringRun:
         ({"level": "client", "noise": 1e200}, "privacy.noise = 1e+200 is refused", {}),
         ({"level": "client", "noise": 1e-200}, "privacy.noise = 1e-200 is refused", {}),
         ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a bound of 'sum'", {}),
+        ({"level": "client", "clips": {"gradient/x": 1}}, "has a bound of 'gradient/x'", {}),
         ({"level": "friends"}, "privacy.level = friends is refused", {}),
         ({"bits": 32, "fraction_bits": 31}, "leaves none before the point", {}),
         ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64", {}),
