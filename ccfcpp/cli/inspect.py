@@ -95,7 +95,7 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
     """Validate section ``name`` of the settings, the only one that reading the data needs.
 
     Raises:
-        UsageError: There are settings of other sections.
+        UsageError: There are settings of other sections, or a partition that is not by folders.
     """
     what = "images" if name == "data" else name
     keys = [f"{name}.{key}" for key in kind.model_fields]
@@ -104,6 +104,12 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
         raise UsageError(
             KeyValue(other[0]),
             f" does not concern the reading of {what}: give one of {', '.join(keys)}",
+        )
+    partition = tree.get("partition", {}).get("kind")
+    if partition not in (None, *flags.BY_FOLDER):
+        raise UsageError(
+            KeyValue("partition.kind", partition),
+            f" does not concern the reading of {what}: give folders, or leave it out",
         )
     return validated(kind, tree.get(name, {}))
 

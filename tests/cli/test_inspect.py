@@ -72,6 +72,7 @@ def test_inspect_shows_everything_and_refuses_as_a_run_would(photos: Path) -> No
     for flags, complaint in (
         (("--window", "5"), "--window 5 is refused: it should be the values that become black"),
         (("--skip", "many"), "--skip many is refused: it should be a share, such as 5%"),
+        (("--partition", "iid"), "--partition iid does not concern the reading of images: give"),
         (("--set", "scan.steps=3"), "scan.steps does not concern the reading of images"),
         (("--set", "data.image_size=0"), "image_size = 0 is refused"),
     ):
