@@ -13,9 +13,9 @@ from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
+from ccfcpp.core.config_layers import flatten, merge, parse_assignments, unflatten, validate
 from ccfcpp.core.data_kinds import is_hidden
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.core.units import format_count
 from ccfcpp.runs.paths import writable
@@ -33,6 +33,8 @@ _FLAGS = (
     flags.DEVICE,
     flags.DATA_ROOT,
 )
+_USED = ("data.", "device", *(f"vectors.{of}_column" for of in ("label", "client", "text")))
+"""Beginnings of the keys of settings that have an effect, besides the partition by folders."""
 
 
 @with_flags(_FLAGS, ClusterConfig)
@@ -67,8 +69,11 @@ def embed(
         raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
     if out.exists():
         raise UsageError(f"{out} is there already: give another --out")
-    tree = merge(unflatten(named | {"dataset": data}), parse_assignments(settings or []))
-    config = validate(ClusterConfig, tree)
+    given = merge(unflatten(named), parse_assignments(settings or []))
+    config = validate(ClusterConfig, given | {"dataset": data})
+    for key, value in flatten(given):
+        if not key.startswith(_USED) and (key, value) != (flags.PARTITION.key, "folders"):
+            raise UsageError(KeyValue(key, value), " has no effect on embedding: leave it out")
     if out.suffix.lower() != ".npz" and config.partition.kind != "folders":
         raise UsageError(
             f"--out {out} is no .npz file, and a folder has a file for each client: give one, or "

@@ -96,6 +96,20 @@ def test_embedded_files_are_a_data_set(here: Path) -> None:
     assert "hold vectors of several encoders" in line
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--set", "vectors.scale=unit"), "vectors.scale = unit"),
+        (("--set", "dataset=digits"), "dataset = digits"),
+        (("--partition", "iid"), "--partition iid"),
+    ],
+)
+def test_what_embedding_does_not_read_is_refused(given: tuple[str, ...], named: str) -> None:
+    line = refused("embed", "photos", "--encoder", "small.pt", "--out", "one.npz", *given)
+    assert f"{named} has no effect on embedding" in line
+
+
 def test_no_client_of_a_table_names_a_file_elsewhere(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
