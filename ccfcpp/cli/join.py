@@ -99,6 +99,10 @@ def join(options: JoinOptions, named: flags.Named) -> None:
     host, _ = address(options.address)
     if insecure:
         require_this_machine(host)
+        if options.authority is not None:
+            raise UsageError(
+                "--insecure has an authority of its own: leave --authority out, or --insecure"
+            )
     if not Path(options.data).exists():
         raise UsageError(f"there are no images at {options.data}: give another --data")
     require_flower()

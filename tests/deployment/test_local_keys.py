@@ -28,6 +28,7 @@ from tests.support.processes import Processes, bounded
         (["serve", "--clusters", 3], "say how many with --clients N"),
         (["serve", "--clients", 2, "--roster", "keys/roster"], "leave --roster out"),
         (["join", "--data", ".", "--server", "10.0.0.1:9092"], "10.0.0.1 is not its own address"),
+        (["join", "--data", ".", "--authority", "ca.crt"], "leave --authority out"),
         (["join", "--data", "."], "there are no keys in keys/trial"),
     ],
 )
