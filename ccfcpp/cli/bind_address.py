@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -70,6 +71,16 @@ class ServerOptions:
     def admitted(self) -> Path:
         """Folder of the public keys of the clients that the server admits (the roster)."""
         return self.roster or self.key_folder / "roster"
+
+    @property
+    def typed(self) -> str:
+        """The options that differ from their defaults, as they are typed, each after a space."""
+        usual = vars(ServerOptions())
+        given = {name: value for name, value in vars(self).items() if value != usual[name]}
+        return "".join(
+            f" --{name}" + (f" {shlex.quote(str(value))}" if value is not True else "")
+            for name, value in given.items()
+        )
 
     def check(self, resume: bool) -> None:
         """Raise ``UsageError`` if the options contradict each other."""

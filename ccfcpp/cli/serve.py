@@ -124,8 +124,7 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
     attendance = Attendance(console, read_roster(server.admitted))
     ends_soon = check_server_settings(opening, server, len(attendance.standings))
     roster = _signed_roster(opening, server, console)
-    resumption = terminal.resume_command("serve", opening.path) + f" --task {task}"
-    resumption += f" --listen {server.address}" + " --insecure" * server.insecure
+    resumption = terminal.resume_command("serve", opening.path) + f" --task {task}{server.typed}"
     gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
     with ExitStack() as stack:
         with terminal.interruptible(gone):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ccfcpp.cli.bind_address import ServerOptions
 from ccfcpp.cli.participants import Attendance
 from ccfcpp.cli.serve import describe_deployed_run, missing_rows, with_suited_settings
 from ccfcpp.clustering.config import ClusterConfig
@@ -25,6 +26,12 @@ from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
 
 MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
+
+
+def test_the_command_to_go_on_by_has_the_options_of_the_server() -> None:
+    assert ServerOptions().typed == ""
+    server = ServerOptions(Path("my keys"), listen="127.0.0.1:9", insecure=True, limit=5.0)
+    assert server.typed == " --keys 'my keys' --listen 127.0.0.1:9 --insecure --limit 5.0"
 
 
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
