@@ -228,6 +228,10 @@ def renew(
         return
     from ccfcpp.deployment.keys.requests import renew_client
 
+    if days != 2 * _YEAR:
+        raise UsageError(
+            f"--days {days} has no effect on a client's key, which has no end: leave it out"
+        )
     _tell_request(*renew_client(out, name, _passphrase(f"the new key of {name}", seal)))
     typer.echo(f"until then take part with {out}/clients/{name}.key.old")
 

@@ -33,7 +33,7 @@ from ccfcpp.deployment.keys.requests import (
     take_off_roster,
 )
 from ccfcpp.deployment.keys.roster import read_roster, roster_names
-from tests.support.command import ccfcpp, succeeded
+from tests.support.command import ccfcpp, refused, succeeded
 
 SERVER = "server.example.org:9092"
 ROOT = Path(__file__).parents[2]
@@ -329,6 +329,12 @@ def test_a_server_keeps_its_key_and_hosts(keys: Path) -> None:
     assert "server.example.org" in hosts_of(after)
     (keys / "server.key").write_bytes(private)
     assert check_server(keys / "server.crt", keys / "ca.crt") == ""
+
+
+def test_a_renewal_takes_no_options_of_the_other_kind(tmp_path: Path) -> None:
+    renew = ("keys", "renew", "--out", tmp_path)
+    assert "--days 30 has no effect on a client's key" in refused(*renew, "a", "--days", 30)
+    assert "leave --seal out" in refused(*renew, "server", "--seal")
 
 
 def test_another_authority_renews_nothing(keys: Path, tmp_path: Path) -> None:
