@@ -150,7 +150,7 @@ def differences_table(runs: Sequence[RecordedRun]) -> Table:
     """Tabulate the settings in which runs differ, one row for each."""
     return [
         {
-            column: _NONE if value is None else readable(value, column)
+            column: _NONE if value is None else readable(value, row["setting"])
             for column, value in row.items()
         }
         for row in differing_settings(runs)

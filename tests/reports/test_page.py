@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from ccfcpp.reports.contents import contents
 from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.page import _numbers, page
 from ccfcpp.reports.run_reader import read_run
+from ccfcpp.reports.summary_tables import differences_table
 from tests.support.browser import BROWSER, laid_out
+from tests.support.clustering import tiny
 from tests.support.command import report
 
 needs_browser = pytest.mark.skipif(
@@ -183,6 +186,15 @@ def test_a_run_that_goes_on_shows_its_setting_and_rounds(
     shown = (run / "report.html").read_text()
     assert "has not ended: 1 of 4 rounds are done." in shown
     assert "degree of skew p" in shown
+
+
+def test_a_seed_is_a_number_without_commas() -> None:
+    seeds = {"a": 12345, "b": 7}
+    runs: list[Any] = [
+        SimpleNamespace(label=label, config=tiny("fed-km", {"seed": seed}))
+        for label, seed in seeds.items()
+    ]
+    assert differences_table(runs) == [{"setting": "seed", "a": "12345", "b": "7"}]
 
 
 def test_several_runs_stand_side_by_side(side_by_side: Path) -> None:
