@@ -133,8 +133,10 @@ def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
             f" has no effect on {found['method']}, whose number of rounds is fixed: leave it out",
         )
     known = kind.known_fields(found)
-    in_round = dict(flatten(found)).get(steps, known[steps].default) if steps else 1
-    count = int(str(value)) * int(str(in_round)) if str(value).isdecimal() else value
+    own = str(dict(flatten(found)).get(steps, known[steps].default) if steps else 1)
+    # What is no number of steps is refused later, by its own key.
+    in_round = max(1, int(own)) if own.isdecimal() else 1
+    count = int(str(value)) * in_round if str(value).isdecimal() else value
     fields: dict[str, Any] = {"rounds": (known[key].annotation, known[key])}
     try:
         validated(create_model("Rounds", **fields), {"rounds": count})

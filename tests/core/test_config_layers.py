@@ -274,6 +274,13 @@ def test_a_run_needs_a_round() -> None:
         validate(ClusterConfig, {"training": {"rounds": 0, "pretrain_rounds": 0}})
 
 
+@pytest.mark.parametrize("steps", ["abc", 1.5, None, 0])
+def test_rounds_of_no_number_of_steps_are_refused_by_the_steps(steps: object) -> None:
+    given: Tree = {"method": "fed-scan", "rounds": 3, "scan": {"steps_per_round": steps}}
+    with pytest.raises(UsageError, match=r"^scan.steps_per_round = .* is refused"):
+        resolve(ClusterConfig, "cluster", given)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
