@@ -87,4 +87,5 @@ def in_file(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(in_file, value))}]"
-    return str(value)
+    # Bytes of the command line that are no UTF-8 are escaped: pydantic cannot take them.
+    return str(value).encode("utf-8", "backslashreplace").decode()

@@ -243,6 +243,7 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("method", "ccfcpp", "method = ccfcpp is refused: did you mean 'ccfc++'? Known: "),
         ("method", "CCFC+++", "method = CCFC+++ is refused: did you mean 'ccfc++'? Known: "),
         ("method", "x", "method = x is refused: it should be one of km, fcm, "),
+        ("method", "x\udcff", r"method = x\udcff is refused: it should be one of km, fcm, "),
         ("views.area", [0.9, 0.2], "views.area = [0.9, 0.2]: the range must ascend"),
         ("partition.q", 1, "unknown key 'partition.q': did you mean 'partition.p'?"),
         ("dataset", "", "dataset =  is refused: "),
