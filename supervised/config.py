@@ -25,6 +25,7 @@ from ccfcpp.core.config import (
     Unused,
     Weight,
     require,
+    require_other,
     unused_without,
 )
 from ccfcpp.core.registry import Registry
@@ -154,6 +155,12 @@ class TermConfig(DecorrelationConfig):
     """Weight β of the decorrelation term in the loss."""
     log_epochs: bool = False
     """Log the term by itself, for each client and local epoch: clients send it."""
+
+    def unused(self) -> Unused:
+        """Yield the settings of a term whose weight is 0: it is not computed."""
+        if self.beta == 0:
+            for key in type(self).model_fields.keys() - {"kind", "beta"}:
+                yield f"decorrelation.{key}", require_other("decorrelation.beta", 0.0)
 
 
 class FedDecorr(TermConfig):

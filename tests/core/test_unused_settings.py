@@ -151,6 +151,10 @@ def test_classification_has_the_same_check() -> None:
     made = resolve(ClassifyConfig, "classify", values)
     with pytest.raises(UsageError, match=r"it needs decorrelation.kind = feddecorr or decov or"):
         refuse_unused([made], "classify", [values])
+    values = {"decorrelation": {"beta": 0.0, "log_epochs": True}}
+    made = resolve(ClassifyConfig, "classify", values)
+    with pytest.raises(UsageError, match=r"it needs decorrelation.beta other than 0"):
+        refuse_unused([made], "classify", [values])
     values = {"moon": {"mu": 0.5}}
     made = resolve(ClassifyConfig, "classify", values)
     with pytest.raises(UsageError, match=r"moon.mu = 0.5 has no effect on fedavg: .* of moon$"):
