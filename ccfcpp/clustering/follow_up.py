@@ -102,10 +102,11 @@ def run_without(
     gone = finished.client_numbers(clients)
     newcomers = finished.config.data.newcomers
     if newcomers or (finished.continued_another and not quick):
-        then = ", and go on from what that gives by ccfcpp cluster --from" * bool(newcomers)
+        then = ". Then, or to forget a newcomer, go on from there anew with those who stay: "
+        then += "ccfcpp cluster --from"
         raise UsageError(
             f"the run in {path} went on from another one, which knew its clients, too: forget the "
-            f"client there{then}"
+            f"client there{then if newcomers else ''}"
         )
     if quick:
         finished.check_can_continue("forget --quick")
