@@ -35,7 +35,7 @@ class PrivacyConfig(Section):
     """Budget ε of differential privacy; the run ends before the round that would spend more."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ: about the probability with which the guarantee of ε may fail."""
-    noise: Annotated[float, Field(ge=1e-12, le=1e12)] | None = None
+    noise: PositiveNumber | None = None
     """Standard deviation of a sum's noise, divided by the largest change that one client, or one
     image, can make; null: the smallest that keeps all rounds within the budget."""
     clip: PositiveNumber = 1.0

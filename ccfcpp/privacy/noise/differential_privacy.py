@@ -68,6 +68,11 @@ class Level(ABC):
         limits = config.epsilon, config.delta, config.accountant
         self.planned = Budget(1.0, *limits)
         self.planned.spend(releases)
+        if config.noise is not None and not 1e-12 <= config.noise <= 1e12:
+            raise UsageError(
+                KeyValue("privacy.noise", config.noise),
+                " is refused: ε can be computed from 1e-12 to 1e12",
+            )
         noise = config.noise or least_noise(self.planned.releases, *limits)
         self.planned.noise = noise
         self.budget = Budget(noise, *limits)
