@@ -145,7 +145,7 @@ def partition_samples(
 def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     """Draw equally many of each client's indices: ``share`` · the smallest client's number."""
     smallest = min(map(len, parts))
-    size = int(share * smallest)
+    size = int(share * smallest + 1e-9)  # 0.29 · 100 is 28.999…
     if size == 0:
         raise UsageError(
             KeyValue("partition.equal_share", share),

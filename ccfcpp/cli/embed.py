@@ -67,8 +67,10 @@ def embed(
     """
     if flags.ENCODER.key not in named:
         raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
-    if out.exists():
-        raise UsageError(f"{out} is there already: give another --out")
+    skipped = out.with_name(f"{out.stem}-skipped.csv")
+    for path in (out, skipped):
+        if path.exists():
+            raise UsageError(f"{path} is there already: give another --out")
     given = merge(unflatten(named), parse_assignments(settings or []))
     config = validate(ClusterConfig, given | {"dataset": data})
     for key, value in flatten(given):
@@ -87,7 +89,6 @@ def embed(
     terminal.prepare()
     embedded = load_data(config)
     assert isinstance(embedded, VectorData)
-    skipped = out.with_name(f"{out.stem}-skipped.csv")
     for line in describe_reading(embedded, skipped.name):
         terminal.progress_console().print(line)
     _save(embedded, out, skipped)

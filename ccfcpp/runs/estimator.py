@@ -21,6 +21,8 @@ Names = NDArray[np.integer | np.str_ | np.object_]
 """A name or a number for each sample."""
 AUTO = "auto"
 """The method that suits the data."""
+_OF_FILES = frozenset({"data", "evaluate_every", "track"})
+"""Sections and settings on the files that a command reads or writes."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
@@ -96,9 +98,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         if self.method != AUTO:
             fixed["method"] = self.method
         settings = dict(self.settings or {})
-        if taken := sorted({key.partition(".")[0] for key in settings} & {*fixed, "method"}):
+        sections = {key.partition(".")[0] for key in settings}
+        if taken := sorted(sections & {*fixed, "method"}):
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
+            )
+        if idle := sorted(sections & _OF_FILES):
+            raise UsageError(
+                f"settings hold {', '.join(idle)}, which has no effect on samples in memory: leave "
+                "it out"
             )
         config = pipeline.resolve_settings([fixed, unflatten(settings)], suited)
         names = (

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import C, differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
-from ccfcpp.core.files import TEMPORARY, write_atomically, write_table
+from ccfcpp.core.files import TEMPORARY, locked, write_atomically, write_table
 from ccfcpp.core.tables import Rows
 from ccfcpp.core.units import printable_name
 
@@ -85,7 +85,7 @@ class RunPaths:
         """Open the folder of a run to be resumed, and delete temporary files left in it.
 
         Raises:
-            UsageError: The folder holds no run.
+            UsageError: The folder holds no run, or another process runs it.
         """
         folder = cls(path)
         if not folder.config.is_file():
@@ -93,9 +93,18 @@ class RunPaths:
                 f"there is no run to resume in {path} (no config.yaml): drop --resume, or give the "
                 "folder of a run with --out"
             )
-        for leftover in path.rglob(TEMPORARY):
-            leftover.unlink()
+        with folder.lock():
+            for leftover in path.rglob(TEMPORARY):
+                leftover.unlink()
         return folder
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the run in the context; raise ``UsageError`` if another process runs it."""
+        with locked(self.config) as free:
+            if not free:
+                raise UsageError(f"another process runs {self.path}: wait for it, or end it")
+            yield
 
     def refuse_if_taken(self) -> None:
         """Raise ``UsageError`` if the folder holds other files, or its name is no UTF-8."""

@@ -126,12 +126,13 @@ class Run(ABC, Generic[A, E]):
         Raises:
             StoppedError: ``should_stop`` returned true.
             FederationError: The rounds left no usable result, or every update was refused.
+            UsageError: Another process runs it.
         """
-        folder.add_environment(describe_environment(self.device))
-        if self.skipped:
-            folder.write_table("skipped", self.skipped)
         outcome: Summary | Run[A, E] = self
-        with self.config.methods().blaming(self.system, by_itself=True):
+        with folder.lock(), self.config.methods().blaming(self.system, by_itself=True):
+            folder.add_environment(describe_environment(self.device))
+            if self.skipped:
+                folder.write_table("skipped", self.skipped)
             while isinstance(outcome, Run):
                 outcome = outcome._run_rounds(folder, observe, should_stop)
         return outcome

@@ -93,6 +93,8 @@ class Study(Generic[C]):
             listed = [
                 (dict(one["axes"]), dict(one["config"]), one.get("folder")) for one in plan["runs"]
             ]
+            if not listed:
+                raise ValueError("it has no runs")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
                 f"{file} is damaged ({error}): start again with another --out"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import Positive, PositiveNumber, Section, Weight
+from ccfcpp.core.config import Positive, PositiveNumber, Section, Unused, Weight, require_other
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
 from supervised.losses import model_contrast
@@ -23,6 +23,11 @@ class MoonConfig(Section):
     projection: tuple[Positive, ...] = ()
     """Widths of the layers of a projection head; the output of the last one is the representation,
     for the model-contrastive term, the decorrelation term and the classifier."""
+
+    def unused(self) -> Unused:
+        """Yield the temperature of a term without weight."""
+        if self.mu == 0:
+            yield "moon.temperature", require_other("moon.mu", 0)
 
 
 class ModelContrast(LocalMethod):

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import BelowOne, PositiveNumber, Section
+from ccfcpp.core.config import BelowOne, PositiveNumber, Section, Unused, require_other
 from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
 from supervised.methods.aggregation import Aggregation, update_momentum
@@ -24,6 +24,11 @@ class ServerMomentumConfig(Section):
     dampening: Literal["none", "momentum"] = "momentum"
     """Dampening of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 -
     momentum, as in the FedDecorr authors' code."""
+
+    def unused(self) -> Unused:
+        """Yield the dampening without momentum, which is by a factor of 1."""
+        if self.momentum == 0:
+            yield "fedavgm.dampening", require_other("fedavgm.momentum", 0)
 
 
 @dataclass(frozen=True)

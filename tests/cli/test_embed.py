@@ -156,13 +156,15 @@ REFUSED = [
     (["cluster", "--label-column", "kind"], "column 'kind' has no effect on images"),
     (["embed", "--out", "each"], "a folder has a file for each client"),
     (["embed", "--out", "photos"], "photos is there already"),
-    (["embed", "--encoder", "resnet50", "--out", "x.npz"], "it should be torchvision:NAME"),
-    (["embed", "--encoder", "small.onnx", "--out", "x.npz"], "there is no file small.onnx"),
+    (["embed", "--out", "x.npz"], "x-skipped.csv is there already"),
+    (["embed", "--encoder", "resnet50", "--out", "y.npz"], "it should be torchvision:NAME"),
+    (["embed", "--encoder", "small.onnx", "--out", "y.npz"], "there is no file small.onnx"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_what_is_refused(here: Path, arguments: list[str], message: str) -> None:
+    Path("x-skipped.csv").touch()
     command, *more = arguments
     data = ["photos"] if command == "embed" else ["--dataset", "photos"]
     encoder = [] if "--encoder" in more else ["--encoder", "small.pt"]

@@ -120,6 +120,12 @@ def test_settings_cannot_contradict_the_arguments() -> None:
         model.fit(IMAGES, clients=CLIENTS)
 
 
+def test_settings_of_files_are_refused() -> None:
+    model = FederatedClustering(settings={"data.images": 5, "track": "mlflow"})
+    with pytest.raises(UsageError, match="settings hold data, track, which has no effect"):
+        model.fit(IMAGES, clients=CLIENTS)
+
+
 def test_settings_that_a_method_does_not_heed_are_refused() -> None:
     model = FederatedClustering(method="km", settings={"loss": {"eta": 0.5}})
     with pytest.raises(UsageError, match=r"loss\.eta = 0\.5 has no effect on km"):

@@ -75,6 +75,17 @@ def test_what_a_crash_left_behind_is_cleared_away(tmp_path: Path) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
+def test_a_run_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", ClusterConfig())
+    unfinished = folder.path / ".summary.json.tmp"
+    unfinished.write_text("half a summary")
+    with folder.lock(), pytest.raises(UsageError, match=r"another process runs .*run: wait"):
+        RunFolder.reopen(folder.path)
+    assert unfinished.exists()
+    RunFolder.reopen(folder.path)
+    assert not unfinished.exists()
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):

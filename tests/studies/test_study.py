@@ -100,7 +100,7 @@ def test_close_values_have_folders_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", ["runs: [{axes: {}}]", "runs: 3", "a: b", "runs: [{axes: abc, config: {}}]"]
+    "plan", ["runs: [{axes: {}}]", "runs: 3", "runs: []", "a: b", "runs: [{axes: abc, config: {}}]"]
 )
 def test_a_damaged_plan_is_said_to_be_damaged(plan: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(plan)

@@ -42,6 +42,8 @@ def test_bad_settings_are_one_line_and_write_nothing(tmp_path: Path) -> None:
     for settings, complaint in (
         ({"moon.muu": 1}, "did you mean 'moon.mu'"),
         ({"moon.mu": 1}, "moon.mu = 1 has no effect on fedavg"),
+        ({"method": "moon", "moon": {"mu": 0, "temperature": 0.5}}, "it needs moon.mu other"),
+        ({"method": "fedavgm", "fedavgm": {"momentum": 0, "dampening": "none"}}, "needs fedavgm"),
         ({"partition.alpha": 0}, "partition.alpha = 0"),
     ):
         with pytest.raises(UsageError, match=complaint):
