@@ -147,9 +147,12 @@ class RunProgress:
         self.bar.update(self.task, completed=pace.round + pace.share)
         if self.estimated or len(self.ends) != 1:
             return
-        # The first step also waits for set-up that is done once.
+        # The first step also waits for set-up that is done once. Images, once they are counted, are
+        # a smaller share than the exchanges before them.
         now = time.monotonic()
-        began, before = self.first_step = self.first_step or (now, pace.share)
+        if self.first_step is None or pace.share < self.first_step[1]:
+            self.first_step = now, pace.share
+        began, before = self.first_step
         if now - began >= _SECONDS_TO_TELL and before < pace.share < 1:
             one = (now - began) / (pace.share - before)
             self._estimate(one, pace.round, "the first steps' time")

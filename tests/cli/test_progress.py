@@ -188,3 +188,17 @@ def test_rounds_are_told_to_their_ends(method: str) -> None:
             assert number == report.round
             assert share == pytest.approx(1, abs=0.05)
     assert told == sorted(told)
+
+
+def test_an_exchange_before_the_images_is_no_measure_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Half of the exchanges in 50 s, then 100 images, and 10 more of 5 times 100 in 4 s.
+    counts = iter([100, 10])
+
+    def tell() -> None:
+        report_exchanges(1, 2)
+        report_images(next(counts), 5)
+
+    said = during_the_first_round(monkeypatch, 4, tell)
+    assert said[0] == "about 433:20 min for 130 rounds, by the first steps' time"
