@@ -43,6 +43,8 @@ from ccfcpp.engine.update_format import Sum, UpdateFormat, format_of
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
 """Number that is added to the sum of responsibilities of a component, as in scikit-learn."""
+_SMALLEST = 1e-300
+"""Least variance, where all of a component's points are one."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def maximise(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mix
     moved = means - before
     if total.scatters.ndim == 2:
         variances = (total.scatters / each - moved.square()).clamp(min=0)
-        covariances = variances + regularisation
+        covariances = variances + _ridge(variances, regularisation)
     else:
         outer = moved.unsqueeze(2) * moved.unsqueeze(1)
         covariances = _make_positive_definite(
@@ -192,15 +194,23 @@ def maximise(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mix
     return replace(mixture, centroids=means, weights=counts / counts.sum(), covariances=covariances)
 
 
+def _ridge(variances: Tensor, regularisation: float) -> float:
+    """Return what to add to variances (k, d): ``regularisation``, or more to be above rounding.
+
+    It is one number for all components, so that none gains by a column that is constant.
+    """
+    return max(regularisation, _EMPTY * variances.shape[1] * float(variances.max()), _SMALLEST)
+
+
 def _make_positive_definite(covariances: Tensor, regularisation: float) -> Tensor:
     """Add ``regularisation`` to the diagonals of (k, d, d); raise eigenvalues that stay ≤ 0."""
     d = covariances.shape[-1]
-    ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
+    least = _ridge(covariances.diagonal(dim1=1, dim2=2), regularisation)
+    ridge = least * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
     definite = (covariances + covariances.mT) / 2 + ridge
     _, failed = torch.linalg.cholesky_ex(definite)
     for number in failed.nonzero().flatten().tolist():
         values, vectors = torch.linalg.eigh(definite[number])
-        least = max(regularisation, _EMPTY * d * float(values[-1].clamp(min=1e-300)))
         definite[number] = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
     return definite
 

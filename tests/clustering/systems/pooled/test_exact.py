@@ -126,6 +126,18 @@ def test_fed_em_is_expectation_maximisation(tree: Tree, kind: str, seed: int) ->
     np.testing.assert_allclose(degrees, model.predict_proba(pooled), atol=scale * bound(tree) * 10)
 
 
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_a_constant_column_changes_nothing(kind: str) -> None:
+    points, owners = blobs(80, 2, K, seed=1), owners_of(80, seed=1)
+    tree: Tree = {
+        "mixture": {"covariance": kind, "regularisation": 0.0, "tolerance": 1e-9, "rounds": 500}
+    }
+    wider = np.column_stack([points, np.full(80, 4.0)])
+    states = [experiment("fed-em", each, owners, K, tree).train()[0] for each in (points, wider)]
+    narrow, wide = (np.sort(state.weights) for state in states)
+    np.testing.assert_allclose(wide, narrow, atol=1e-3)  # each has converged
+
+
 @given(seed=seeds, diagonal=st.booleans())
 @some
 def test_densities_are_those_of_scipy(seed: int, diagonal: bool) -> None:
