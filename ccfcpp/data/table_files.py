@@ -196,6 +196,9 @@ def _to_names(path: Path, name: str, column: Any) -> Array:
 
     if types.is_nested(column.type):
         raise UsageError(f"{path}: column {name!r} holds {column.type}, no names: give a string")
+    if column.null_count and types.is_integer(column.type):
+        # numpy would make floats of them, in which long numbers become others.
+        column = column.cast("string")
     names: Array = column.to_numpy()
     if names.dtype == object:
         # Bytes are decoded as in `as_strings`.

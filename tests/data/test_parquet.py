@@ -146,3 +146,19 @@ def test_the_index_of_pandas_is_no_part_of_the_vectors(tmp_path: Path) -> None:
     del columns["patient"]
     with pytest.raises(UsageError, match="column 3 is called '__index_level_0__', as an index"):
         read_vectors(written(path, columns))
+
+
+def test_long_codes_beside_a_gap_stay_apart(tmp_path: Path) -> None:
+    long = [9007199254740993, 9007199254740992, 9007199254740993]
+    tables = {"whole": long, "gap": [*long[:2], None]}
+    read = {
+        name: read_vectors(
+            written(tmp_path / f"{name}.parquet", {"a": [1.0, 2, 4], "code": codes}),
+            categories=("code",),
+            missing="mean",
+        ).vectors[:, 1]
+        for name, codes in tables.items()
+    }
+    assert read["gap"][:2].tolist() == read["whole"][:2].tolist()
+    assert read["gap"][0] != read["gap"][1]
+    assert read["gap"][2].isnan()
