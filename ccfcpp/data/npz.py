@@ -130,16 +130,7 @@ def index_names(
     """
     if names is None:
         return None, (), []
-    if names.dtype.kind not in "iuUS":
-        raise UsageError(
-            f"{where}: {what} are {names.dtype}, but must be integers or strings: "
-            f"store {what}.astype('int64')"
-        )
-    if names.shape != (samples,):
-        raise UsageError(
-            f"{where}: {what} have shape {names.shape}, but must have ({samples},), "
-            f"one for each {unit}"
-        )
+    check_names(names, samples, where, what, unit)
     if names.dtype.kind == "S":
         names = as_strings(names)
     distinct, first, indices = np.unique(names, return_index=True, return_inverse=True)
@@ -154,6 +145,24 @@ def index_names(
     if gaps := [name for name in known if name.lower() in NOTHING]:
         notes.append(f"{what} {gaps[0]!r} are taken for a name, and not for missing ones")
     return places[torch.from_numpy(indices)], tuple(shown[name] for name in known), notes
+
+
+def check_names(names: Array, samples: int, where: str, what: str, unit: str) -> None:
+    """Check that there is a name, an integer or a string, for each sample, called ``unit``.
+
+    Raises:
+        UsageError: There is not; the message says `what` they are, and from `where`.
+    """
+    if names.dtype.kind not in "iuUS":
+        raise UsageError(
+            f"{where}: {what} are {names.dtype}, but must be integers or strings: "
+            f"store {what}.astype('int64')"
+        )
+    if names.shape != (samples,):
+        raise UsageError(
+            f"{where}: {what} have shape {names.shape}, but must have ({samples},), "
+            f"one for each {unit}"
+        )
 
 
 def as_strings(names: Array) -> Array:

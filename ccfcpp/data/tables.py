@@ -30,9 +30,9 @@ from ccfcpp.data.columns import (
     files_of_clients,
     select_columns,
 )
-from ccfcpp.data.npz import Array, as_strings
+from ccfcpp.data.npz import Array, as_strings, check_names
 from ccfcpp.data.table_files import read_csv, read_parquet
-from ccfcpp.data.vectors import VectorData, vectors_from
+from ccfcpp.data.vectors import VectorData, check_numeric, vectors_from
 
 _ELSEWHERE = (
     *(f".csv.{packed}" for packed in ("gz", "bz2", "xz", "zip", "zst")),
@@ -190,6 +190,12 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             "move it away"
         )
     originals = [_read_file(file, roles) for file in files]
+    # Of each file, since together those of one could stand beside the vectors of another.
+    for file, table in zip(files, originals, strict=True):
+        check_numeric(table.numbers, str(file))
+        for what, own in (("labels", table.labels), ("names", table.names)):
+            if own is not None:
+                check_names(own, len(table.numbers), str(file), what, "vector")
     tables = align_columns(list(zip(files, originals, strict=True)), roles)
     labels = [as_strings(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):

@@ -90,10 +90,7 @@ def vectors_from(
     Raises:
         UsageError: If a value is not a finite number, or the arrays do not fit each other.
     """
-    if array.dtype.kind not in "fiub":
-        raise UsageError(
-            f"{where}: vectors are {array.dtype}, but must be numbers: encode what is none"
-        )
+    check_numeric(array, where)
     if array.ndim != 2 or array.size == 0:
         raise UsageError(
             f"{where}: vectors have shape {array.shape}, but must have (n, d), neither of them 0"
@@ -106,6 +103,14 @@ def vectors_from(
     facts = indices, classes, owners, owner_names
     values, remarks = torch.from_numpy(numbers), (*notes, *more)
     return VectorData(name, values, *facts, columns=columns, notes=remarks)
+
+
+def check_numeric(array: NDArray[np.generic], where: str) -> None:
+    """Raise ``UsageError`` if an array, whose origin is ``where``, holds other than numbers."""
+    if array.dtype.kind not in "fiub":
+        raise UsageError(
+            f"{where}: vectors are {array.dtype}, but must be numbers: encode what is none"
+        )
 
 
 def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:

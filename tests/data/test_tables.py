@@ -247,6 +247,26 @@ def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
     assert data.classes == ("x", "y")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        # Together they would have a label, or a name, for each vector.
+        ({"labels": np.arange(5)}, {"labels": np.arange(3)}, r"a\.npz: labels have shape \(5,\)"),
+        ({"names": ["x"] * 3}, {"names": ["y"] * 5}, r"a\.npz: names have shape \(3,\)"),
+        ({"labels": np.arange(4)}, {"labels": np.ones((4, 1), int)}, r"b\.npz: labels have shape"),
+        ({"labels": np.arange(4)}, {"labels": np.ones(4)}, r"b\.npz: labels are float64, but must"),
+        ({}, {"vectors": ROWS.astype("datetime64[D]")}, r"b\.npz: vectors are datetime64"),
+    ],
+)
+def test_arrays_of_each_file_of_a_folder_fit_each_other(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], message: str
+) -> None:
+    for name, arrays in (("a", first), ("b", second)):
+        np.savez(tmp_path / f"{name}.npz", **({"vectors": ROWS} | arrays))
+    with pytest.raises(UsageError, match=message):
+        read_vectors(tmp_path)
+
+
 def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
     folder = tmp_path / "clinics"
     written(folder / "north.csv", "a,b\n1,2\n")
