@@ -89,7 +89,7 @@ def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()
         return data
     if names.shape != (len(data),):
         raise UsageError(f"{path}: {names.size} names for {len(data)} vectors: name each")
-    return replace(data, names=tuple(map(str, names)), named_by="name")
+    return replace(data, names=tuple(map(str, as_strings(names))), named_by="name")
 
 
 def _read_file(path: Path, roles: Roles) -> Table:
@@ -116,15 +116,15 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
         raise UsageError(
             f"{path} has no array 'vectors' (or 'x'): it holds {', '.join(sorted(arrays)) or '-'}"
         )
-    written = tuple(str(name) for name in arrays.get("columns", ()))
-    if written and (numbers.ndim != 2 or len(written) != numbers.shape[1]):
-        raise UsageError(f"{path}: {len(written)} columns are named for {numbers.shape}: name each")
+    columns = as_strings(arrays.get("columns", np.empty(0)))
+    if columns.size and columns.shape != numbers.shape[1:]:
+        raise UsageError(f"{path}: {columns.size} columns are named for {numbers.shape}: name each")
     if numbers.ndim != 2:
         raise UsageError(
             f"{path}: vectors have shape {numbers.shape}, but must have (n, d), neither of them 0"
         )
     return Source(
-        written,
+        tuple(map(str, columns)),
         numbers.shape[1],
         lambda position: _numeric(path, numbers[:, position]),
         lambda position: numbers[:, position],

@@ -68,6 +68,17 @@ def test_npz_has_labels_clients_and_columns(tmp_path: Path) -> None:
     assert by_column.classes == ("1", "4", "7", "10")
 
 
+def test_npz_names_in_bytes_are_read_as_labels_are(tmp_path: Path) -> None:
+    path, names = tmp_path / "x.npz", np.array([b"x", b"y", b"z"])
+    np.savez(path, vectors=ROWS, columns=names, names=np.array([b"1", b"2", b"3", b"4"]))
+    data = read_vectors(path)
+    assert (data.columns, data.names) == (("x", "y", "z"), ("1", "2", "3", "4"))
+    for odd in (names[:, None], np.array("x")):
+        np.savez(path, vectors=ROWS, columns=odd)
+        with pytest.raises(UsageError, match=r"columns are named for \(4, 3\): name each"):
+            read_vectors(path)
+
+
 def test_csv_takes_columns_by_their_names(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", TABLE)
     data = read_vectors(path, label_column="kind", client_column="site")
