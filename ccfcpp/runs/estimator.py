@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import C, unflatten
+from ccfcpp.core.config_layers import C, flatten, unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
@@ -21,7 +21,9 @@ Names = NDArray[np.integer | np.str_ | np.object_]
 """A name or a number for each sample."""
 AUTO = "auto"
 """The method that suits the data."""
-_OF_FILES = frozenset({"data", "evaluate_every", "track"})
+_OF_FILES = {"data", "evaluate_every", "track"} | {
+    f"vectors.{of}_column" for of in ("label", "client", "text")
+}
 """Sections and settings on the files that a command reads or writes."""
 
 
@@ -103,7 +105,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        if idle := sorted(sections & _OF_FILES):
+        keys = {key for key, own in flatten(unflatten(settings)) if own is not None}
+        if idle := sorted((sections | keys) & _OF_FILES):
             raise UsageError(
                 f"settings hold {', '.join(idle)}, which has no effect on samples in memory: leave "
                 "it out"

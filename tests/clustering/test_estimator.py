@@ -126,6 +126,14 @@ def test_settings_of_files_are_refused() -> None:
         model.fit(IMAGES, clients=CLIENTS)
 
 
+@pytest.mark.parametrize("role", ["label", "client"])
+def test_columns_of_files_are_refused(role: str) -> None:
+    """A data frame's column of this name would be clustered, too."""
+    model = FederatedClustering(method="fed-km", settings={"vectors": {f"{role}_column": "a"}})
+    with pytest.raises(UsageError, match=rf"settings hold vectors\.{role}_column, which has no"):
+        model.fit(np.arange(20.0).reshape(10, 2))
+
+
 def test_settings_that_a_method_does_not_heed_are_refused() -> None:
     model = FederatedClustering(method="km", settings={"loss": {"eta": 0.5}})
     with pytest.raises(UsageError, match=r"loss\.eta = 0\.5 has no effect on km"):
