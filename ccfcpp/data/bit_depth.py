@@ -61,6 +61,12 @@ def raw_mode(image: Image.Image) -> str:
     return name if isinstance(name, str) else ""
 
 
+def has_16_bits(image: Image.Image) -> bool:
+    """Return whether a file's channels have 16 bits; ``BGR;16`` has 16 bits in all three."""
+    raw = raw_mode(image)
+    return ";16" in raw and raw != "BGR;16"
+
+
 def refuse_lossy(image: Image.Image) -> None:
     """Refuse an image with channels of more than 8 bits that PIL would cut to 8 bits.
 
@@ -136,9 +142,7 @@ def _read_from(image: Image.Image, start: int) -> bytes:
     return content
 
 
-def decode_16_bits(
-    image: Image.Image, opened: Callable[[], Image.Image], raw: str
-) -> NDArray[np.uint16]:
+def decode_16_bits(image: Image.Image, opened: Callable[[], Image.Image]) -> NDArray[np.uint16]:
     """Decode an image of several 16-bit channels, which PIL cannot hold, without alpha.
 
     PIL reads the higher byte of each value; with the byte order swapped, the lower one.
@@ -146,11 +150,11 @@ def decode_16_bits(
     Args:
         image: The image, opened but not decoded.
         opened: Opens the same image file once more.
-        raw: Result of ``raw_mode`` for the image.
 
     Returns:
         Pixels of shape `(channels, height, width)`.
     """
+    raw = raw_mode(image)
     if raw.startswith("LA"):  # Grey and alpha are four bytes.
         _reinterpret(image, "RGBA")
         high, low = np.asarray(image).transpose(2, 0, 1)[:2]

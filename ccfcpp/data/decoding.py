@@ -165,11 +165,10 @@ def _require(package: str, extra: str, kind: str) -> None:
 def _decode_upright(
     image: Image.Image, opened: Callable[[], Image.Image], window: Window | None
 ) -> NDArray[np.uint8]:
-    raw = bit_depth.raw_mode(image)
     if bit_depth.is_deep_pnm(image):
         pixels = to_8_bits(bit_depth.decode_pnm(image), window)
-    elif ";16" in raw and image.mode not in bit_depth.HIGH_MODES:
-        pixels = to_8_bits(bit_depth.decode_16_bits(image, opened, raw), window)
+    elif bit_depth.has_16_bits(image) and image.mode not in bit_depth.HIGH_MODES:
+        pixels = to_8_bits(bit_depth.decode_16_bits(image, opened), window)
     else:
         pixels = _decode_pil(image, window)
     # If PIL has turned a TIFF itself, it has also reset the orientation.
@@ -237,7 +236,7 @@ def _bits(image: Image.Image) -> int:
         return int(max(image.tag_v2.get(bit_depth.BITS, (1,))))  # type: ignore[attr-defined] # only there
     if image.mode in bit_depth.HIGH_MODES or bit_depth.is_deep_pnm(image):
         return 16
-    return 1 if image.mode == "1" else 16 if ";16" in bit_depth.raw_mode(image) else 8
+    return 1 if image.mode == "1" else 16 if bit_depth.has_16_bits(image) else 8
 
 
 def _decode_pil(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:

@@ -1,6 +1,7 @@
 """Values of more than 8 bits: a ramp is a ramp in whatever file it comes."""
 
 import itertools
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_what_would_be_read_wrong_is_left_out_with_its_reason() -> None:
         with pytest.raises(UnreadableError, match=reason):
             pixels_of(encoded, f"{name}.tif")
     np.testing.assert_array_equal(pixels_of(traps.tiff(wide, extra=2)), COLOUR)
+
+
+def test_a_bmp_of_16_bits_a_pixel_has_colours_of_8_bits(tmp_path: Path) -> None:
+    """With 5, 6 and 5 bits, as small displays and cameras write it."""
+    masks, pixels = (0xF800, 0x07E0, 0x001F), np.array([[0xF800, 0x07E0], [0x001F, 0]], "<u2")
+    header = struct.pack("<IiiHHIIiiII3I", 40, 2, -2, 1, 16, 3, 8, 0, 0, 0, 0, *masks)
+    file = tmp_path / "a.bmp"
+    file.write_bytes(struct.pack("<2sIHHI", b"BM", 74, 0, 0, 66) + header + pixels.tobytes())
+    found = pixels_of(file.read_bytes())
+    assert found.tolist() == [[[255, 0], [0, 0]], [[0, 255], [0, 0]], [[0, 0], [255, 0]]]
+    with open_image(file) as image:
+        assert (image.header.kind, image.header.bits) == ("BMP", 8)
 
 
 def test_an_8_bit_pnm_is_read_as_it_was() -> None:
