@@ -199,7 +199,8 @@ class Comparison:
         keys = {place: self._cell_key(place, degree) for place in self._places}
         cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
         known = {place: cell[score] for place, cell in cells.items() if score in cell}
-        means = {place: sign * mean for place, mean in known.items() if mean is not None}
+        digits = significance.DIGITS
+        means = {at: sign * round(own, digits) for at, own in known.items() if own is not None}
         for place in self._places:
             own = [place[1][n] for n in conditions]
             group = {
@@ -242,7 +243,7 @@ class Comparison:
                     row[heading] = TableEntry(
                         _shown(mean, "{:.4f}") + _shown(cell[f"{score} deviation"], " ± {:.4f}"),
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
-                        mean is not None and mean == self._best.get(at),
+                        mean is not None and round(mean, significance.DIGITS) == self._best.get(at),
                         self._p.get(at, 1.0) < significance.LEVEL,
                     )
             if score in SCORES or any(

@@ -13,15 +13,18 @@ LEVEL = 0.05
 FEWEST = 3
 """Smallest number of seeds that a paired test needs."""
 MARK = "*"
+DIGITS = 12
+"""Decimals of a score that count: by rounding errors, equal clusterings would differ, all seeds of
+one by the same error even significantly."""
 Name = TypeVar("Name", bound=Hashable)
 BySeed = Mapping[int, float]
 """A cell's score, by seed."""
 
 
 def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
-    """Map each seed of a cell's runs to its value of a measure (a key of ``summary.json``)."""
+    """Map each seed of a cell's runs to its value, rounded, of a measure in ``summary.json``."""
     return {
-        summary["seed"]: summary[measure]
+        summary["seed"]: round(summary[measure], DIGITS)
         for summary in summaries
         if summary.get(measure) is not None and "seed" in summary
     }

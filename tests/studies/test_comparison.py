@@ -295,6 +295,19 @@ def test_methods_are_compared_over_seeds_with_the_best_or_a_baseline() -> None:
         Comparison(runs, results, "fcm")
 
 
+def test_rounding_errors_are_no_difference() -> None:
+    """Of a clustering whose clusters have other numbers a score may differ in its last bit."""
+    of_methods = {"km": 0.3, "fed-km": 0.1 + 0.2}
+    results: list[tuple[Axes, Json]] = [
+        ({"method": method, "p": 0.0}, summary(nmi) | {"seed": seed})
+        for method, nmi in of_methods.items()
+        for seed in range(3)
+    ]
+    runs = planned(*({"method": method, "p": 0.0} for method in of_methods))
+    shown = [row["p = 0"] for row in Comparison(runs, results).table("nmi")]
+    assert shown == [TableEntry("0.3000 ± 0.0000", "", best=True, differs=False)] * 2
+
+
 def test_tables_are_written_for_latex() -> None:
     results = [(K_FED[0], summary(0.5)), (K_FED[0], summary(0.7)), (KM, summary(0.6))]
     text = Comparison(planned(KM, *K_FED, dataset="mnist"), results).as_latex()
