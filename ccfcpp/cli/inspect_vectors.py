@@ -58,7 +58,8 @@ def read_leniently(path: str, config: VectorsConfig) -> tuple[VectorData, Vector
         check_range(config, data.vectors)
         return data, config, ""
     except UsageError as error:
-        named, texts = {*map(canonical, config.categories)}, text_columns(Path(path), config)
+        named = {*map(canonical, config.categories)}
+        texts = text_columns(Path(path).expanduser(), config)
         changes: dict[str, Any] = {"missing": "mean", "categories": texts}
         data = read(config.model_copy(update=changes))
         codes = {name: np.unique(data.vectors[:, data.columns.index(name)]) for name in texts}

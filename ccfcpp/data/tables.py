@@ -93,12 +93,16 @@ def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()
 
 
 def _read_file(path: Path, roles: Roles) -> Table:
+    return select_columns(path, roles, _open_file(path, roles))
+
+
+def _open_file(path: Path, roles: Roles) -> Source:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give a file of vectors, or a folder of them")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
-    return select_columns(path, roles, reader(path, roles))
+    return reader(path, roles)
 
 
 def _read_arrays(path: Path, roles: Roles) -> Source:
@@ -164,7 +168,7 @@ def text_columns(path: Path, vectors: VectorsConfig) -> tuple[str, ...]:
     others = {canonical(name) for name in of_others if name is not None}
     found = dict.fromkeys(map(canonical, vectors.categories))
     for file in files_of(path, VECTOR_SUFFIXES) if path.is_dir() else [path]:
-        source = _READERS[file.suffix.lower()](file, Roles())
+        source = _open_file(file, Roles())
         for position, name in enumerate(map(canonical, source.written)):
             if name not in others and name not in found and _holds_text(source, position):
                 found[name] = None

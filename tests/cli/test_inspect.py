@@ -196,3 +196,11 @@ def test_inspect_describes_a_folder_of_embeddings(tmp_path: Path) -> None:
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     assert (told["shortest"], told["longest"]) == pytest.approx((lengths.min(), lengths.max()))
     assert "and 44 more" in succeeded("inspect", folder).stdout
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.npy"])
+def test_inspect_says_that_a_table_is_not_there_as_a_run_does(tmp_path: Path, name: str) -> None:
+    (tmp_path / "b.csv").write_text("a,b\n1,x\n")
+    (tmp_path / name).symlink_to("nowhere")
+    for path in (tmp_path / name, tmp_path):
+        assert f"there is no file {tmp_path / name}: give a file of" in refused("inspect", path)
