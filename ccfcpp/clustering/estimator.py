@@ -358,8 +358,10 @@ class FederatedClustering(
                 return self._check_images(np.asarray(X), reset)
         if not reset and not self._problem.has_vectors:
             raise UsageError("the model was fitted to images: give uint8 images")
-        own = unflatten(self.settings or {}).get("vectors", {})
-        fills, roles = own.get("missing") == "mean", Roles.of(validated(VectorsConfig, own))
+        own = unflatten(self.settings or {}).get("vectors")
+        # A section that is none is refused with the other settings.
+        vectors = validated(VectorsConfig, dict(own) if isinstance(own, Mapping) else {})
+        fills, roles = vectors.missing == "mean", Roles.of(vectors)
         names = [*map(str, getattr(X, "columns", ()))]
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])

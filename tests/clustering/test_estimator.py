@@ -126,6 +126,12 @@ def test_settings_of_files_are_refused() -> None:
         model.fit(IMAGES, clients=CLIENTS)
 
 
+def test_a_section_of_vectors_that_is_none_is_one_line() -> None:
+    model = FederatedClustering(settings={"vectors": "unit"})
+    with pytest.raises(UsageError, match="vectors = unit is refused: it should hold keys and val"):
+        model.fit(np.arange(20.0).reshape(10, 2))
+
+
 @pytest.mark.parametrize("role", ["label", "client"])
 def test_columns_of_files_are_refused(role: str) -> None:
     """A data frame's column of this name would be clustered, too."""
