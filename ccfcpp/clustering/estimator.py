@@ -286,10 +286,11 @@ class FederatedClustering(
         paths = RunPaths(Path(path))
         paths.refuse_if_taken()
         parameters = self.get_params(deep=False)
-        if not isinstance(self.random_state, int | None):
+        if not isinstance(self.random_state, Integral | None):
             parameters["random_state"] = None
         try:
-            header = json.dumps({"parameters": parameters, "n_iter": self.n_iter_})
+            saved = {"parameters": parameters, "n_iter": self.n_iter_}
+            header = json.dumps(saved, default=_as_python_number)
         except TypeError as error:
             raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
         shape = self._problem.image_shape
@@ -428,6 +429,13 @@ class FederatedClustering(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _as_python_number(value: object) -> object:
+    """Return one of numpy's numbers as JSON can hold it, such as a ``random_state``."""
+    if isinstance(value, np.number):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no plain value")
 
 
 def _check_n_clusters(clusters: object) -> int | str:

@@ -132,6 +132,13 @@ def test_a_section_of_vectors_that_is_none_is_one_line() -> None:
         model.fit(np.arange(20.0).reshape(10, 2))
 
 
+def test_numbers_of_numpy_are_saved_as_they_were_given(tmp_path: Path) -> None:
+    model = FederatedClustering(np.int64(2), method="fed-km", random_state=np.int64(5))  # type: ignore[arg-type]
+    model.fit(np.arange(20.0).reshape(10, 2)).save(tmp_path / "model")
+    loaded = FederatedClustering.load(tmp_path / "model")
+    assert (loaded.n_clusters, loaded.random_state) == (2, 5)
+
+
 @pytest.mark.parametrize("role", ["label", "client"])
 def test_columns_of_files_are_refused(role: str) -> None:
     """A data frame's column of this name would be clustered, too."""
