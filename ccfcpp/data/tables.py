@@ -71,15 +71,21 @@ def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()
             raise UsageError(
                 f"{path} has no column {name!r}: it has {list_first([*map(repr, table.columns)])}"
             )
-    data = vectors_from(
-        path.resolve().name if path.is_dir() else path.stem,
-        table.numbers,
-        str(path),
-        columns=table.columns,
-        labels=table.labels,
-        clients=table.clients,
-        missing=vectors.missing,
-    )
+    try:
+        data = vectors_from(
+            path.resolve().name if path.is_dir() else path.stem,
+            table.numbers,
+            str(path),
+            columns=table.columns,
+            labels=table.labels,
+            clients=table.clients,
+            missing=vectors.missing,
+        )
+    except UsageError:
+        # Of a folder, the message then names the file, and the row in it.
+        for file in files_of(path, VECTOR_SUFFIXES) if path.is_dir() else ():
+            read_vectors(file, vectors, table.columns)
+        raise
     spellings = describe_spellings(table.written, "columns")
     notes = list(dict.fromkeys((*spellings, *data.notes, *table.notes)))
     if (more := len(notes) - _MOST_NOTES) > 0:

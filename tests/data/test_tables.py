@@ -278,6 +278,13 @@ def test_arrays_of_each_file_of_a_folder_fit_each_other(
         read_vectors(tmp_path)
 
 
+def test_a_value_that_does_not_fit_is_told_with_its_file(tmp_path: Path) -> None:
+    written(tmp_path / "north.csv", "a,b,kind\n1,2,x\n3,4,y\n")
+    path = written(tmp_path / "south.csv", "b,a,kind\n1,2,x\n,4,y\n")
+    with pytest.raises(UsageError, match=f"{path}: column 'b' holds nan in row 2, and"):
+        read_vectors(tmp_path, label_column="kind")
+
+
 def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
     folder = tmp_path / "clinics"
     written(folder / "north.csv", "a,b\n1,2\n")
