@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -50,13 +51,17 @@ class StudyCells:
         return value
 
     @cached_property
+    def _values(self) -> dict[str, set[Any]]:
+        """Values of each setting that distinguishes cells."""
+        keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
+        return {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
+
+    @cached_property
     def numbers(self) -> dict[str, list[float]]:
         """Values, ascending, of each numeric setting that differs between runs (numeric axis)."""
-        keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
-        values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
         return {
             key: sorted(own, key=float)
-            for key, own in values.items()
+            for key, own in self._values.items()
             if len(own) > 1 and all(map(_is_number, own))
         }
 
@@ -70,11 +75,11 @@ class StudyCells:
         return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
 
     def system(self, axes: Axes, result: Result) -> str:
-        """Return a compared system's name: its method, and its settings that are not numbers."""
+        """Return a compared system's name: its method, and its settings on no numeric axis."""
         others = [
             f"{axis_name(key)} {format_number(value)}"
             for key, value in axes.items()
-            if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
+            if key not in _NO_LABEL and not all(map(_is_number, self._values[key]))
         ]
         return ", ".join([title_of_system(result.config), *others])
 

@@ -173,6 +173,21 @@ def test_methods_with_and_without_a_term_are_lines(tmp_path: Path) -> None:
     assert [row["alpha"] for row in first.rows if row["system"] == "FedAvg"] == ["0.05", "∞"]
 
 
+def test_numbers_beside_a_value_that_is_none_are_systems_of_their_own(tmp_path: Path) -> None:
+    axes: dict[str, list[object]] = {"partition.p": [0.0, 1.0], "means.starts": [None, 2, 3]}
+    plan = planned_comparison({"dataset": "mnist"}, ["fed-km"], axes, seeds=1)
+    study = planned_study(tmp_path / "study", plan)
+    for number, planned in enumerate(plan):
+        finish(study, planned, {"nmi": number / 10, "kappa": 0.4})  # type: ignore[arg-type]
+    first = study_figures(examine_studies([study.path]).cells).figures[0]
+    shown = {(row["p"], row["system"]): row["NMI"] for row in first.rows}
+    assert shown == {
+        (p, f"Fed-KM, starts {starts}"): pytest.approx((3 * (p == "1") + number) / 10)
+        for p in ("0", "1")
+        for number, starts in enumerate((None, 2, 3))
+    }
+
+
 def test_where_nothing_is_a_number_each_system_is_a_dot(tmp_path: Path) -> None:
     path = classified(tmp_path / "study", {"method": ["fedavg", "moon"]})
     found = study_figures(examine_studies([path]).cells)
