@@ -155,8 +155,9 @@ def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]
     files = []
     for sub in folders:
         if _is_split(sub) and tree.folders[sub]:
+            other = next((each for each in folders if not _is_split(each)), sub)
             raise UsageError(
-                f"{folder} holds {sub.name}/ and other folders ({folders[0].name}, …): put train/ "
+                f"{folder} holds {sub.name}/ and other folders ({other.name}, …): put train/ "
                 "and test/ with nothing beside them, or rename them"
             )
         own = [ImageFile(path, sub) for path in tree.below(sub)]

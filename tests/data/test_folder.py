@@ -365,7 +365,7 @@ def test_what_is_damaged_inside_has_no_say_in_the_size(tmp_path: Path) -> None:
         (["a/x.txt"], False, "root holds no image"),
         (["a/x.txt"], True, "root holds no image"),
         (["x.png", "a/x.png"], True, r"x\.png belongs to no client"),
-        (["train/a/x.png", "val/a/x.png"], False, r"holds train/ and other folders \(train, …\)"),
+        (["train/a/x.png", "val/a/x.png"], False, r"holds train/ and other folders \(val, …\)"),
     ],
 )
 def test_unclear_layouts_are_refused(
