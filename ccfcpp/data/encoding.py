@@ -22,7 +22,7 @@ _NAME_LETTERS = 100
 
 
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
-    """Embed images in memory as vectors; the result keeps their labels, owners and names."""
+    """Embed images in memory as vectors, with their labels, owners, names and notes."""
     keys = [content_hash([], {"image": image}) for image in images.images]
     pixels = images.images.cpu().numpy()
     vectors = torch.from_numpy(encoder.embed(keys, lambda row: pixels[row])[0])
@@ -34,9 +34,8 @@ def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
         return {name: images.images[where[name]].expand(3, -1, -1) for name in known}
 
     facts = images.labels, images.classes, images.owners, images.owner_names
-    return VectorData(
-        images.name, vectors, *facts, names=images.names, encoder=encoder.hash, pictures=pictures
-    )
+    data = VectorData(images.name, vectors, *facts, names=images.names, notes=images.notes)
+    return replace(data, encoder=encoder.hash, pictures=pictures)
 
 
 def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:

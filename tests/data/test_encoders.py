@@ -189,7 +189,8 @@ def test_the_hash_is_that_of_the_content(files: Path, tmp_path: Path) -> None:
 
 def test_images_in_memory(files: Path, fresh: Cache) -> None:
     pixels = torch.randint(0, 256, (3, 1, 20, 30), dtype=torch.uint8, generator=torch.Generator())
-    grey = embed_images(ImageData("x", pixels, None, ()), loaded(files))
+    grey = embed_images(ImageData("x", pixels, notes=("two names look alike",)), loaded(files))
+    assert grey.notes == ("two names look alike",)
     colour = embed_images(ImageData("x", pixels.expand(-1, 3, -1, -1), None, ()), loaded(files))
     torch.testing.assert_close(grey.vectors, colour.vectors)
     assert grey.pictures is not None
