@@ -84,9 +84,14 @@ class Study(Generic[C]):
         ``changes`` are settings that may change in a resumed run, such as the device.
 
         Raises:
-            UsageError: The plan is damaged.
+            UsageError: There is no plan, or it is damaged.
         """
         file = RunPaths(path).study
+        if not file.is_file():
+            raise UsageError(
+                f"there is no study to resume in {path} (no {file.name}): drop --resume, or give "
+                "the folder of a study with --out"
+            )
         plan = read_yaml(file)
         try:
             spec = StudySpec(**plan["asked"]) if "asked" in plan else None

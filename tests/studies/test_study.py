@@ -99,6 +99,11 @@ def test_close_values_have_folders_of_their_own() -> None:
     assert len(set(close)) == 2
 
 
+def test_a_folder_without_a_plan_is_told_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"no study to resume in {tmp_path} \(no study.yaml\)"):
+        Study.reopen(tmp_path, ClusterConfig, {})
+
+
 @pytest.mark.parametrize(
     "plan", ["runs: [{axes: {}}]", "runs: 3", "runs: []", "a: b", "runs: [{axes: abc, config: {}}]"]
 )
