@@ -366,7 +366,8 @@ class FederatedClustering(
         names = [*map(str, getattr(X, "columns", ()))]
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])
-        texts = any(getattr(kind, "kind", "") in "OmM" for kind in getattr(X, "dtypes", ()))
+        kinds = getattr(X, "dtypes", ()) if names else ()  # That of a series is no list.
+        texts = any(getattr(kind, "kind", "") in "OmM" for kind in kinds)
         texts = texts and (reset or bool(self._column_names))
         if by_name := bool(roles.categories or roles.dates or texts):
             if not names:

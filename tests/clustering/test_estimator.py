@@ -132,6 +132,12 @@ def test_a_section_of_vectors_that_is_none_is_one_line() -> None:
         model.fit(np.arange(20.0).reshape(10, 2))
 
 
+def test_a_series_is_refused_as_by_scikit_learn() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="Expected a 2-dimensional container but got"):
+        FederatedClustering(2).fit(pandas.Series([1.0, 2.0, 9.0]))
+
+
 def test_numbers_of_numpy_are_saved_as_they_were_given(tmp_path: Path) -> None:
     model = FederatedClustering(np.int64(2), method="fed-km", random_state=np.int64(5))  # type: ignore[arg-type]
     model.fit(np.arange(20.0).reshape(10, 2)).save(tmp_path / "model")
