@@ -148,3 +148,14 @@ def test_clusters_that_are_missing_and_scores_over_too_little_are_said(tmp_path:
     page = (run / "report.html").read_text()
     assert "3 of 5" in page
     assert "(3 clusters, 5 classes)" in page
+
+
+def test_clients_that_are_away_keep_their_names(tmp_path: Path) -> None:
+    """In the order of names the second has the number 1, and is not "client 1"."""
+    folder, names = tmp_path / "tables", ["client 1", "client 10", "client 2"]
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.csv").write_text("a,b\n1,2\n3,4\n9,8\n")
+    given = ("--dataset", folder, "--clusters", 2, "--set", "availability.without=[1]")
+    shown = succeeded("cluster", *given, "--out", tmp_path / "run").stdout
+    assert [name for name in names if f" {name} " in shown] == names, shown

@@ -162,6 +162,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_connected": self._scores_over(self._samples_of(connected), clusters),
             "scores_absent": self._scores_over(self._samples_of(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
+            "client_names": list(self.names),
             **self._pixel_kmeans_scores(k),
             "bytes_delivered": count_bytes(
                 model_tensors(pack(self.algorithm.final_model(state)), typical)

@@ -62,11 +62,12 @@ def scores_caveat(summary: Mapping[str, Any]) -> str:
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a row per client: its name, its number of images in each cluster; [] if unknown."""
-    names = {one["client"]: one["name"] for one in summary.get("participants", ())}
+    sizes = summary.get("client_cluster_sizes", ())
+    # Runs of earlier versions lack the names.
+    names = summary.get("client_names") or [f"client {number}" for number in range(len(sizes))]
     return [
-        {"client": names.get(number, f"client {number}")}
-        | {str(cluster): str(count) for cluster, count in enumerate(counts)}
-        for number, counts in enumerate(summary.get("client_cluster_sizes", ()))
+        {"client": name} | {str(cluster): str(count) for cluster, count in enumerate(counts)}
+        for name, counts in zip(names, sizes, strict=True)
     ]
 
 
