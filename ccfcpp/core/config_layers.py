@@ -184,15 +184,22 @@ def read_yaml(path: Path) -> Tree:
         UsageError: There is no such file, or it is not YAML, or not a mapping.
     """
     try:
-        tree = yaml.load(path.read_text(), _Loader)  # noqa: S506 - it is a safe loader
+        tree = parse_yaml(path.read_text())
     except OSError as error:
         raise UsageError(f"configuration {path} cannot be read: {error}") from error
-    except _YAML_ERRORS as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"configuration {path} is not valid YAML: {reason}") from error
+    except ValueError as error:
+        raise UsageError(f"configuration {path} is not valid YAML: {error}") from error
     if tree is not None and not isinstance(tree, dict):
         raise UsageError(f"configuration {path} must hold keys and values, such as 'seed: 0'")
     return tree or {}
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Parse YAML; raise ``ValueError``, with a reason of one line, if it is not valid."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
+    except _YAML_ERRORS as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def parse_assignments(assignments: Iterable[str]) -> Tree:
@@ -207,8 +214,8 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
         if not equals or not key:
             raise UsageError(f"--set {assignment} is not of the form key=value, such as loss.lam=0")
         try:
-            value = yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
-        except _YAML_ERRORS as error:
+            value = parse_yaml(text)
+        except ValueError as error:
             raise UsageError(f"--set {assignment}: {text!r} is not a YAML value") from error
         tree = merge(tree, nest(key, value))
     return tree

@@ -319,6 +319,9 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
         ("- a", "holds no settings"),
         ("a: [", "cannot be read as YAML"),
         ("!!python/object/apply:os.system ['true']", "cannot be read as YAML"),
+        ("budget: 4\nbudget: 40", "line 2 has the key 'budget' a second time"),
+        ("delta: 2020-13-45", "cannot be read as YAML"),
+        ("[" * 5000, "cannot be read as YAML"),
     ],
 )
 def test_rules_that_are_none_are_refused(text: str, complaint: str, tmp_path: Path) -> None:

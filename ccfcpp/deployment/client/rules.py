@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, require
-from ccfcpp.core.config_layers import validated
+from ccfcpp.core.config_layers import parse_yaml, validated
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".rules"
 """Suffix of the file with the rules, which lies beside the client's key."""
-_MOST_BYTES = 1 << 16
-
-
 NO_ROSTER = (
     "secure sums need a roster that the authority has signed, and there is none: let the server's "
     "operator get one by ccfcpp keys roster, and begin a new run"
@@ -202,12 +198,13 @@ def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
         UsageError: The file cannot be read, or a value is not valid.
     """
     try:
-        with path.open("rb") as file:
-            written = yaml.safe_load(file.read(_MOST_BYTES)) or {}
+        written = parse_yaml(path.read_bytes()) or {}
     except FileNotFoundError:
         written = {}
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} cannot be read as YAML: mend it, or move it away") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read as YAML ({error}): mend it, or move it away"
+        ) from error
     if not isinstance(written, dict):
         raise UsageError(f"{path} holds no settings: write lines such as smallest_count: 5")
     for name in ("allow", "accept"):
