@@ -187,6 +187,12 @@ def test_two_servers_do_not_share_a_run(tmp_path: Path) -> None:
         assert ask(tmp_path, "status") == {"state": "status"}
 
 
+def test_a_folder_in_a_file_is_no_server(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be written .*: give another --out"):
+        serve_control(tmp_path / "file" / "run", answer).__enter__()
+
+
 def test_one_that_was_killed_is_none(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with socket.socket(socket.AF_UNIX) as dead:

@@ -26,6 +26,8 @@ _MOST_LETTERS = 64
 _MOST_PATH = 100
 """Longest path of a Unix socket, in bytes, that every system accepts."""
 _POLL = 0.1
+_NOBODY = FileNotFoundError, NotADirectoryError, ConnectionRefusedError
+"""Errors of a connection where no server is running."""
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def ask(run: Path, request: str) -> Json:
             calling.sendall(request.encode() + b"\n")
             with calling.makefile("rb") as file:
                 answer: Any = json.loads(file.readline())
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+    except _NOBODY as error:
         raise UsageError(f"no server is running in {run}: {_hint(paths)}") from error
     except PermissionError as error:
         raise UsageError(f"the server in {run} is another user's: ask as that user") from error
@@ -126,7 +128,7 @@ def _is_answered(run: Path) -> bool:
     try:
         ask(run, "status")
     except UsageError as error:
-        return not isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError)
+        return not isinstance(error.__cause__, _NOBODY)
     return True
 
 
