@@ -290,6 +290,10 @@ def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path)
     assert fingerprint(key) == number
     with pytest.raises(UsageError, match="is kept of an earlier renewal"):
         renew_client(site, "clinic-1")
+    old.unlink()
+    with pytest.raises(UsageError, match="is sealed, and the new one would not be: give --seal"):
+        renew_client(site, "clinic-1")
+    assert is_encrypted(new)
 
 
 def test_a_key_is_renewed_whose_public_half_went_to_the_server(tmp_path: Path) -> None:

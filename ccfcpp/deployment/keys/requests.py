@@ -17,6 +17,7 @@ from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
     check_signature,
+    is_encrypted,
     read_key,
     sign,
 )
@@ -122,7 +123,8 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
     The old key is kept as ``NAME.key.old``. Arguments and results are those of ``make_request``.
 
     Raises:
-        UsageError: The client has no key here, or there is a ``NAME.key.old`` already.
+        UsageError: The client has no key here, there is a ``NAME.key.old`` already, or the old key
+            is sealed, and the new one would not be.
     """
     key, public = private_path(folder, name), public_path(folder / ROSTER, name)
     old = key.with_suffix(".key.old")
@@ -130,6 +132,8 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
         raise UsageError(f"{key} is missing: make one with ccfcpp keys request {name}")
     if old.exists():
         raise UsageError(f"{old} is kept of an earlier renewal: move it away")
+    if passphrase is None and is_encrypted(key):
+        raise UsageError(f"{key} is sealed, and the new one would not be: give --seal")
     # The public key may have gone to the server.
     before, content = read_key(key), public.read_bytes() if public.exists() else None
     key.rename(old)
