@@ -12,10 +12,11 @@ import pytest
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
 from ccfcpp.clustering.preprocessing.phases import Prepared
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.config_layers import flatten, nest, read_yaml, resolve
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
@@ -186,6 +187,8 @@ def test_an_owner_sets_how_many_exchanges_a_run_may_have(tmp_path: Path) -> None
         ("fed-scan", {"scan": {"learning_rate": 1e-30}}, "scan.learning_rate=1e-30"),
         ("fed-scan", {"affine": {"rotation": 0.0}}, "affine.rotation=0"),
         ("fed-emp", {"crops": {"widths": [8, 8]}}, "crops.widths=[8,8]"),
+        ("orchestra", {"orchestra": {"latent": 4096}}, "orchestra.latent=4096"),
+        ("orchestra", {"orchestra": {"learning_rate": 1e-9}}, "orchestra.learning_rate=1e-09"),
     ],
 )
 def test_settings_that_no_preset_has_are_for_the_owner_to_accept(
@@ -206,6 +209,17 @@ def test_settings_that_no_preset_has_are_for_the_owner_to_accept(
 def test_presets_are_within_the_bounds_of_owners_without_rules(name: str) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
     assert refused_setting("cluster", config.model_dump(mode="json"), ()) is None
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_network_of_any_system_has_bounds_and_its_defaults_are_within(method: str) -> None:
+    sections = METHODS[method].sections
+    usual: Tree = {name: kind().model_dump(mode="json") for name, kind in sections.items()}
+    assert refused_setting("cluster", {"method": method, **usual}, ()) is None
+    for key, value in flatten(usual):
+        if key.rpartition(".")[2] in ("widths", "hidden", "latent", "learning_rate"):
+            other: object = [7] if isinstance(value, list) else float(str(value)) / 1000
+            assert refused_setting("cluster", {"method": method, **nest(key, other)}, ()), key
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 100, 70), (5,), (512,)])

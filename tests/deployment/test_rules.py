@@ -101,6 +101,9 @@ IMAGES, VECTORS = (1, 8, 8), (5,)
         ("fedavg", {}, IMAGES, ("models", "classes")),
         ("fedavg", {"model": {"widths": []}}, IMAGES, ("models", "classes", "pixels")),
         ("ccfc++", {"model": {"widths": []}}, IMAGES, ("models", "centroids", "sums", "pixels")),
+        ("fed-emp", {"crops": {"widths": []}}, IMAGES, ("sums", "pixels")),
+        ("orchestra", {}, IMAGES, ("models", "centroids")),
+        ("orchestra", {"orchestra": {"widths": []}}, IMAGES, ("models", "centroids", "pixels")),
     ],
 )
 def test_what_is_made_of_averages_of_the_data_must_be_allowed(

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.presets import preset_file, preset_names
 from supervised.config import ClassifyConfig
@@ -25,7 +26,8 @@ _SHAPES = (
     *("scan.encoder", "scan.stem", "scan.widths", "scan.hidden", "scan.latent"),
     *("scan.normalisation", "crops.widths", "crops.hidden", "crops.latent"),
     *("model.widths", "model.latent", "model.projector_width", "model.predictor_width"),
-    "model.representation",
+    *("model.representation", "orchestra.widths", "orchestra.latent"),
+    *("dcn.widths", "dcn.latent", "gan.noise", "gan.generator_width", "gan.discriminator_width"),
     # A smaller one would tell rarer values of the columns with categories.
     "vectors.rare",
 )
@@ -34,7 +36,8 @@ _SHAPES = (
 _RATES = (
     *("scan.learning_rate", "scan.matrix_rate", "crops.learning_rate", "crops.matrix_rate"),
     *("training.learning_rate", "affine.rotation", "affine.scale", "affine.shear", "affine.shift"),
-    "spp.noise",
+    *("spp.noise", "orchestra.learning_rate", "dcn.learning_rate", "gan.generator_rate"),
+    "gan.discriminator_rate",
 )
 """Learning rates and strengths of augmentations: accepted from a tenth of the smallest value in a
 preset."""
@@ -55,7 +58,8 @@ def refused_setting(
     """
     if EVERYTHING in accepted:
         return None
-    known = _accepted_values(command)
+    method = str(config.get("method"))
+    known = _accepted_values(command, method if method in METHODS else "")
     for key, value in flatten(config):
         setting = f"{key}={_text(value)}"
         if setting in accepted or key not in known:
@@ -70,19 +74,25 @@ def refused_setting(
 
 
 @functools.cache
-def _accepted_values(command: Command) -> dict[str, set[str]]:
-    """Return accepted values as text, by setting: of defaults, presets and automatic settings."""
+def _accepted_values(command: Command, method: str) -> dict[str, set[str]]:
+    """Return accepted values as text, by setting: of defaults, presets and automatic settings.
+
+    ``method``: the system whose sections have defaults, too; empty for none.
+    """
     values: dict[str, set[str]] = {}
-    for tree in _known_configs(command):
+    for tree in _known_configs(command, method):
         for key, value in flatten(tree):
             if key in _SHAPES or key in _RATES:
                 values.setdefault(key, set()).add(_text(value))
     return values
 
 
-def _known_configs(command: Command) -> Iterator[Mapping[str, Any]]:
+def _known_configs(command: Command, method: str) -> Iterator[Mapping[str, Any]]:
     defaults = ClusterConfig() if command == "cluster" else ClassifyConfig()
     yield defaults.model_dump(mode="json")
+    if method:
+        sections = METHODS[method].sections.items()
+        yield {name: kind().model_dump(mode="json") for name, kind in sections}
     for name in preset_names():
         if name.partition("/")[0] in _PARTS[command]:
             yield read_yaml(preset_file(name))

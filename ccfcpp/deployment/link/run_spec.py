@@ -104,9 +104,8 @@ class RunSpec(Section):
                 raise UsageError(f"there is no system {self.method!r} here: install what brings it")
             system = METHODS[self.method]
             kinds = (*system.kinds, *system.more_kinds(self.config))
-        networks = [
-            net for name in ("scan", "model") if isinstance(net := self.config.get(name), dict)
-        ]
+        sections = map(self.config.get, ("scan", "model", "crops", "orchestra"))
+        networks = [net for net in sections if isinstance(net, dict)]
         flat = any("widths" in net and not (net["widths"] or net.get("stem")) for net in networks)
         # Gradients of a fully connected first layer are weighted averages of the samples.
         more = (flat or self.unit == "vector") and not {"pixels", "images"} & set(kinds)
