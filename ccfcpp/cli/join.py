@@ -138,7 +138,6 @@ def _take_part(
     private = read_key(key)
     use_processors()
     watch_embedding(EmbeddingProgress(display.console))
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
     data, columns = settings.data, settings.vectors
     with _lock_state(place):
         worker = Worker(
@@ -158,9 +157,20 @@ def _take_part(
 
 @contextmanager
 def _lock_state(state: Path) -> Iterator[None]:
-    """Lock a client's state folder in the context; ``UsageError`` if another client uses it."""
+    """Make and lock a client's state folder in the context.
+
+    Raises:
+        UsageError: It cannot be written, or another client uses it.
+    """
     lock = state / "lock"
-    lock.touch(mode=0o600)
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock.touch(mode=0o600)
+    except OSError as error:
+        raise UsageError(
+            f"what this client remembers cannot be written to {state} ({error.strerror}): give "
+            "another --state"
+        ) from error
     with locked(lock) as free:
         if not free:
             raise UsageError(

@@ -128,3 +128,14 @@ def test_a_start_that_fails_leaves_no_folder(
     assert result.code == 2
     assert "cannot listen on port" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"keys"}
+
+
+def test_a_state_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    make_local_keys(tmp_path, 1)
+    (tmp_path / "file").touch()
+    files = "--key", tmp_path / "clients" / "client-1.key", "--authority", tmp_path / "ca.crt"
+    where = "--server", "127.0.0.1:1", "--data", tmp_path, "--state", tmp_path / "file"
+    result = ccfcpp("join", *files, *where)
+    assert (result.code, result.stdout) == (2, "")
+    assert f"cannot be written to {tmp_path / 'file'}" in result.stderr
+    assert result.stderr.endswith("give another --state\n")
