@@ -113,6 +113,11 @@ def read_lines(path: Path) -> tuple[list[str], str]:
     return lines, rest
 
 
+def with_last_name(path: Path) -> Path:
+    """Return a path whose last part is a name: of ``.`` and ``..`` the absolute one."""
+    return path if path.name not in ("", "..") else Path(os.path.abspath(path))  # noqa: PTH100
+
+
 def make_durable(path: Path) -> None:
     """Wait until a file's content is on the disk (fsync)."""
     with path.open("rb+") as file:

@@ -26,6 +26,7 @@ from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditEntry, AuditLog
 from ccfcpp.deployment.client.rules import SUFFIX, Rules, beside, read_rules
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.keys.roster import signed_file
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
@@ -272,6 +273,17 @@ def test_with_a_floor_the_bits_are_those_of_one_process(method: str, tmp_path: P
 @pytest.mark.parametrize("key", ["a.b.key", "a.b.key.old"])
 def test_rules_stay_when_a_key_is_renewed(key: str) -> None:
     assert beside(Path("keys") / key, SUFFIX) == Path("keys/a.b.rules")
+
+
+def test_files_beside_the_folder_that_one_is_in_have_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "keys" / "roster"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    assert beside(Path(), SUFFIX) == tmp_path / "keys" / "roster.rules"
+    assert signed_file(Path()) == tmp_path / "keys" / "roster.signed"
+    assert signed_file(Path("..")) == tmp_path / "keys.signed"
 
 
 def test_who_holds_too_few_images_does_not_take_part(tmp_path: Path) -> None:

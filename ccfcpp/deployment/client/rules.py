@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, require
 from ccfcpp.core.config_layers import parse_yaml, validated
 from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.files import with_last_name
 from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def beside(key: Path, suffix: str) -> Path:
         >>> beside(Path("keys/a.key.old"), ".rules")
         PosixPath('keys/a.rules')
     """
+    key = with_last_name(key)
     return key.with_name(key.name.removesuffix(".old")).with_suffix(suffix)
 
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import with_last_name
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
@@ -78,6 +79,7 @@ class SignedRoster:
 
 def signed_file(roster: Path) -> Path:
     """Return the path of a roster's signed file, beside the folder ``roster``."""
+    roster = with_last_name(roster)
     return roster.with_name(f"{roster.name}.signed")
 
 
