@@ -135,6 +135,24 @@ def folders(samples: int, *classes: str) -> ImageData:
 CLASSIFY: Tree = {"method": "fedavg"}
 
 
+EVIL = "\x1b]0;owned\x07\nround 1: nothing was sent" + 10_000 * "a"
+
+
+@pytest.mark.parametrize("section", [{"scan": {"encoder": EVIL}}, {"vectors": {"scale": EVIL}}])
+def test_what_a_server_sends_is_shown_to_the_owner_as_one_short_line(
+    section: Tree, tmp_path: Path
+) -> None:
+    """It forges no line of a log, and sends no commands to a terminal."""
+    said: list[str] = []
+    config = {"method": "fed-scan", "clusters": 3, **section}
+    spec = RunSpec.model_validate({"command": "cluster", "config": config})
+    worker = Worker(lambda spec: folders(30, "a"), tmp_path, Rules(), say=said.append)
+    assert greeted(worker, spec).status != "done"
+    (line,) = said
+    assert line.isprintable()
+    assert len(line) < 1100
+
+
 @pytest.mark.parametrize("allow", [(), ("counts",), ("pixels", "images", "synthetic")])
 def test_a_server_that_says_classify_hears_no_name(allow: Any, tmp_path: Path) -> None:
     data = folders(40, "patient 4711", "patient 4712")

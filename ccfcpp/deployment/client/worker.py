@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 _MOST_NONCES = 10_000
 """Number of stored nonces, which detect repeated requests."""
+_MOST_LETTERS = 1000
+"""Longest reason that the owner is shown: a reason may quote what the server has sent."""
 _STATUSES: dict[type[Exception], Status] = {ForbiddenError: "forbidden", LostMemoryError: "lost"}
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
@@ -137,13 +139,15 @@ class Worker:
             response, payload = self._handle(request, packet.payload)
         except (ForbiddenError, LostMemoryError, RefusedUpdateError, MessageError) as error:
             status = _STATUSES.get(type(error), "refused")
-            self.say(f"{_describe(request)}: {status}, {error}")
+            self.say(f"{_describe(request)}: {status}, {printable(str(error), _MOST_LETTERS)}")
             reason = printable(str(error))
             response = Response(nonce=request.nonce, status=status, reason=reason)
         except Exception as error:
             # An error's text may contain private data, such as a path: it is not sent.
             response = Response(nonce=request.nonce, status="failed")
-            why = str(error) if isinstance(error, UsageError) else traceback.format_exc()
+            why = traceback.format_exc()
+            if isinstance(error, UsageError):
+                why = printable(str(error), _MOST_LETTERS)
             self.say(f"{_describe(request)} failed: {why}")
         self._log_answer(request, response, len(payload))
         return Packet(response.to_json(), payload)

@@ -150,10 +150,10 @@ class Response(_Header):
         return "its work failed: its own log says why"
 
 
-def printable(text: str) -> str:
-    """Return untrusted text as one line of at most 200 characters, without control characters."""
+def printable(text: str, most: int = 200) -> str:
+    """Return untrusted text as one line of ``most`` characters, without control characters."""
     line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)[:most]
 
 
 def serialize(payload: object) -> bytes:
