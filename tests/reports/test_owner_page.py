@@ -159,6 +159,8 @@ def test_vectors_have_no_pictures(tmp_path: Path) -> None:
     ("name", "content"),
     [
         ("pictures.npz", b"PK"),
+        ("pictures.npz", b""),
+        ("pictures.npz", b"PK\x03\x04" + 50 * b"x"),
         ("clusters.csv", b"file,cluster\na,x\n"),
         ("clusters.csv", b"\n\n1\n"),
     ],

@@ -14,6 +14,7 @@ from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import read_csv_rows
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.contact_sheets import thumbnails
+from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from ccfcpp.runs.report_samples import EACH
 
@@ -120,12 +121,11 @@ class ClientResults:
             UsageError: A file is damaged.
         """
         tables = [read_csv_rows(folder / f"{name}.csv") for name in _TABLES]
-        path, pictures = folder / _PICTURES, dict[int, Tensor]()
+        arrays = RunFolder(folder).read_arrays(Path(_PICTURES).stem)
+        pictures = dict[int, Tensor]()
         try:
-            if path.is_file():
-                with np.load(path, allow_pickle=False) as arrays:
-                    images = torch.from_numpy(arrays["images"])
-                    pictures = dict(zip(arrays["index"].tolist(), images, strict=True))
+            if arrays:
+                pictures = dict(zip(arrays["index"].tolist(), arrays["images"], strict=True))
             for row in tables[0]:
                 _ = int(str(row["cluster"])), _number(row, "probability"), _number(row, "distance")
         except (OSError, ValueError, KeyError) as error:
