@@ -60,6 +60,8 @@ _FLAGS = (
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """The data set if no file names one with a preset."""
+_OF_CLUSTERING = {"clusters": "--clusters", "data.encoder": "--encoder"}
+"""Options of clustering alone, by the key that they set."""
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
@@ -79,6 +81,11 @@ def serve(
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     server.check(options.resume)
+    for key, flag in _OF_CLUSTERING.items():
+        if task == "classify" and key in options.named:
+            raise UsageError(
+                f"{flag} {options.named[key]} is for clustering alone: leave it out, or --task"
+            )
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
     layers = options.layers(task.value)
     with terminal.usage_errors():

@@ -143,7 +143,8 @@ def test_many_clients_fit_a_terminal() -> None:
     [
         (["--method", "k-fed", "--rounds", 3], "--rounds 3 has no effect on k-fed"),
         (["--method", "fedavg"], "--method fedavg is refused"),
-        (["--task", "classify", "--clusters", 3], "clusters"),
+        (["--task", "classify", "--clusters", 3], "--clusters 3 is for clustering alone: leave"),
+        (["--task", "classify", "--encoder", "a"], "--encoder a is for clustering alone: leave"),
         (["--listen", "9092"], "HOST:PORT"),
         (["--listen", "0.0.0.0:90920"], "HOST:PORT"),
     ],
