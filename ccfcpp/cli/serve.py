@@ -53,7 +53,7 @@ _FLAGS = (
     ),
     flags.ROUNDS,
     flags.ENCODER,
-    flags.WINDOW,
+    *flags.IMAGES,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,
@@ -82,7 +82,7 @@ def serve(
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     server.check(options.resume)
     for key, flag in _OF_CLUSTERING.items():
-        if task == "classify" and key in options.named:
+        if task == "classify" and run is None and key in options.named:
             raise UsageError(
                 f"{flag} {options.named[key]} is for clustering alone: leave it out, or --task"
             )
