@@ -6,6 +6,9 @@ from pydantic import Field
 
 from ccfcpp.core.config import Count, Positive, Section, Weight
 
+Starts = Annotated[int, Field(ge=1, le=100)]
+"""Number of initialisations that are compared by sums over all clients' samples."""
+
 
 class LloydConfig(Section):
     """Settings of k-means from given initial centroids."""
@@ -37,7 +40,11 @@ class CentroidConfig(KMeansConfig):
     search: Literal["k-means", "lloyd"] = "k-means"
     """Computation of centroids in each round: ``k-means`` at the clients and then at the server;
     or ``lloyd``, only ``refine_steps`` from the previous centroids, so that clients send no points
-    but sums. The first centroids then come from pre-training by neighbours."""
+    but sums. The first centroids then come from pre-training by neighbours, or from ``starts``."""
+    starts: Starts = 1
+    """Number of initialisations of the first centroids by the global model. If several, each makes
+    15 federated steps of Lloyd's k-means from k-means of clients' centroids, five for a cluster,
+    and the one with the largest mutual information of image and cluster is used."""
     refine_steps: Count = 0
     """Number of federated steps of Lloyd's k-means after the search."""
 

@@ -42,6 +42,13 @@ from ccfcpp.clustering.systems.ccfc.server import (
     HeadCentroids,
     ModelAggregation,
 )
+from ccfcpp.clustering.systems.ccfc.starts import (
+    STARTS,
+    FineCentroids,
+    SumStarts,
+    fine_rule,
+    start_works,
+)
 from ccfcpp.clustering.systems.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan, scan_settings
 from ccfcpp.clustering.systems.fed_scan.messages import CENTRES
@@ -152,14 +159,14 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
             # There was no pre-training, or no client sent centroids in its last round.
-            works.append(self._centroid_search(self._head(state) is not None))
+            works += self._centroid_search(self._head(state) is not None, first=True)
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
             by_head = pretrains and self.neighbour_pretraining is not None
-            if by_head or (
-                self.schedule.global_model_gives_centroids(number) and self.sends_centroids
-            ):
-                works.append(self._centroid_search(by_head))
+            searches = self.sends_centroids or (pretrains and self.centroids.starts > 1)
+            by_model = self.schedule.global_model_gives_centroids(number) and searches
+            if by_head or by_model:
+                works += self._centroid_search(by_head, first=pretrains)
             works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
 
@@ -180,20 +187,30 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         with_centroids = self.schedule.local_models_give_centroids(number)
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
-    def _centroid_search(self, by_head: bool) -> AnyServerWork:
-        """Return the exchange for centroids: cluster means if ``by_head``, else k-means."""
+    def _centroid_search(self, by_head: bool, first: bool) -> list[AnyServerWork]:
+        """Return the exchanges for centroids: cluster means if ``by_head``, else k-means.
+
+        For the ``first`` centroids, several starts of k-means may be compared.
+        """
         latent = self.model.latent
         if by_head:
-            return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
-        return CentroidAggregation(self.rule, latent)
+            return [HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)]
+        if first and self.centroids.starts > 1:
+            return start_works(self.rule, latent)
+        return [CentroidAggregation(self.rule, latent)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: training, centroids, and sums that refine them."""
         works: list[AnyClientWork] = [SumMembers(self.refinement, context, self._members)]
+        searches: list[GlobalEncoderCentroids] = []
         if self.sends_centroids:
-            own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
-            wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
-            works.append(threaded([own] * choose_threads(wanted, context.together, device)))
+            searches.append(GlobalEncoderCentroids(self.global_model, self.rule, context.least))
+        if self.centroids.starts > 1:
+            searches.append(FineCentroids(self.global_model, fine_rule(self.rule), context.least))
+            works.append(SumStarts(STARTS, context, self._points))
+        wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
+        count = choose_threads(wanted, context.together, device)
+        works += [threaded([search] * count) for search in searches]
         if self.neighbour_pretraining:
             works += self.neighbour_pretraining.client_works(context)
             works.append(SumMembers(CENTRES, context, self._members_by_head))
@@ -219,6 +236,9 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return ClientSide.of(
             *works, threaded(pretraining), threaded(contrast), cohort=cohort.clients
         )
+
+    def _points(self, message: EncoderState, client: Client) -> Tensor:
+        return self.rule.points(self.represent(message, client))
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Return a client's points (samples, d), the centroid of each, and how many there are."""

@@ -77,14 +77,29 @@ class CentroidRule:
 
         Local centroids are weighted by cluster size if the configuration says so.
         """
+        return self._kmeans(updates, randomness.integer("k-means"), self.config.restarts)
+
+    def starts(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
+        """Run k-means over all clients' centroids once from each of several seeds.
+
+        Returns:
+            The centroids of each, float32 of shape (at most ``config.starts``, at most k, latent):
+            those with fewer clusters than others are left out.
+        """
+        seeds = [randomness.integer(f"start {number}") for number in range(self.config.starts)]
+        each = [self._kmeans(updates, seed, restarts=1) for seed in seeds]
+        most = max(map(len, each))
+        return torch.stack([own for own in each if len(own) == most])
+
+    def _kmeans(self, updates: Sequence[CentroidUpdate], seed: int, restarts: int) -> Tensor:
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
         with section("k-means: server"):
             clustering = kmeans(
                 points,
                 self.clusters,
-                seed=randomness.integer("k-means"),
-                restarts=self.config.restarts,
+                seed=seed,
+                restarts=restarts,
                 iterations=self.config.iterations,
                 weights=sizes if self.config.server_weights == "sizes" else None,
             )

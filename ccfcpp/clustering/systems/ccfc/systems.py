@@ -49,7 +49,7 @@ def _unused(config: ClusterConfig) -> Unused:
         yield from unused_without(keys, require("training.steps", "synchronised"))
     siamese = "model.initialization loss.pretrain_eta views centroids.first_encoder"
     if training.pretraining == "neighbours":
-        keys = f"{siamese} training.pretrain_rounds"
+        keys = f"{siamese} training.pretrain_rounds centroids.starts"
         yield from unused_without(keys, require("training.pretraining", "siamese"))
     else:
         yield from unused_without(
@@ -67,13 +67,21 @@ def _unused(config: ClusterConfig) -> Unused:
             "scan.stem scan.widths scan.hidden", require("model.backbone", "scan")
         )
     if centroids.search == "lloyd":
-        keys = "encoder first_encoder server_weights restarts iterations"
+        keys = "encoder first_encoder restarts"
+        if training.pretraining == "neighbours":
+            keys += " server_weights iterations"
         for key in keys.split():
             yield from unused_without(f"centroids.{key}", require("centroids.search", "k-means"))
     else:
         yield from unused_without(
             "scan.overclustering scan.merge", require("centroids.search", "lloyd")
         )
+    if centroids.assignment == "euclidean":
+        yield from unused_without("centroids.starts", require("centroids.assignment", "cosine"))
+    local = (training.steps, centroids.search) == ("local", "k-means")
+    by_global = "global" in (centroids.encoder, centroids.first_encoder)
+    if local and training.pretrain_rounds > 0 and not by_global:
+        yield from unused_without("centroids.starts", require("centroids.encoder", "global"))
     if centroids.encoder == "global":
         yield from unused_without("centroids.first_encoder", require("centroids.encoder", "local"))
     yield from unused_of_scan(config)
@@ -92,12 +100,14 @@ def _check(config: RunConfig) -> None:
             pretraining,
             ": set training.pretraining=neighbours or another backbone",
         )
-    if centroids.search == "lloyd" and training.pretraining != "neighbours":
+    if (centroids.search, training.pretraining, centroids.starts) == ("lloyd", "siamese", 1):
         raise UsageError(
             lloyd,
             " has no first centroids with ",
             pretraining,
-            ": set training.pretraining=neighbours",
+            " and ",
+            KeyValue("centroids.starts", 1),
+            ": set training.pretraining=neighbours, or centroids.starts=100",
         )
     if centroids.search == "lloyd" and centroids.refine_steps == 0:
         raise UsageError(

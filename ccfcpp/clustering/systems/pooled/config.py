@@ -1,12 +1,9 @@
 """Settings of exact k-means, fuzzy c-means and Gaussian mixtures."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
+from ccfcpp.clustering.kmeans.config import Starts
 from ccfcpp.core.config import Positive, Section, Weight
-
-_Starts = Annotated[int, Field(ge=1, le=100)]
 
 
 class MeansConfig(Section):
@@ -16,7 +13,7 @@ class MeansConfig(Section):
     """Largest number of rounds. The first one computes initial centroids."""
     tolerance: Weight = 1e-6
     """The run ends when no coordinate of a centroid moves further than this."""
-    starts: _Starts | None = None
+    starts: Starts | None = None
     """Number of initialisations. Each is tried in 15 steps of k-means, and the one with the least
     squared error is used, for fuzzy c-means, too. If null: 10 for ``fed-emp`` without noise,
     else 1."""
