@@ -50,7 +50,7 @@ class EncoderState:
         descent: Optimizer state of the training, which stays at the server.
         groups: Cluster of each of m ≥ k small clusters (over-clusters) and of its centroid, int64
             of shape (m,); None before the first merge into k clusters, or if nothing is merged.
-        trials: Centroids of each initialisation, float64 of shape (starts, k, latent dimensions),
+        starts: Centroids of each initialisation, float64 of shape (starts, k, latent dimensions),
             while several are compared (``systems.ccfc.starts``).
         evidence: Evidence for each candidate number of clusters at the last merge, float64 of shape
             (candidates,), if k is chosen from the data. It stays at the server.
@@ -61,13 +61,13 @@ class EncoderState:
     centroids: Tensor | None = None
     descent: DescentState | None = None
     groups: Tensor | None = None
-    trials: Tensor | None = None
+    starts: Tensor | None = None
     evidence: Tensor | None = None
 
     @property
     def public(self) -> Self:
-        """A copy to send to clients, without the optimizer state, the trials and the evidence."""
-        return replace(self, descent=None, trials=None, evidence=None)
+        """A copy to send to clients, without the optimizer state, the starts and the evidence."""
+        return replace(self, descent=None, starts=None, evidence=None)
 
     @property
     def clusters(self) -> int:

@@ -44,6 +44,7 @@ STEPS = 15
 FINER = 5
 """Centroids that a client sends for each cluster: among one for each, starts hardly differ."""
 TEMPERATURE = 0.1
+"""Divisor of cosine similarities in the softmax. Half of it chooses alike, its double wrongly."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class SumStarts(SumOfClients[EncoderState, StartSums]):
         exact = points.double()
         each = [
             pack(self._of_start(points, exact, F.normalize(start, dim=1).to(points)))
-            for start in required_centroids(message.trials)
+            for start in required_centroids(message.starts)
         ]
         return unpack(StartSums, {name: torch.cat([own[name] for own in each]) for name in each[0]})
 
@@ -120,7 +121,7 @@ class DrawStarts(CentroidAggregation):
     ) -> tuple[EncoderState, Metrics]:
         """Draw the starts; the first one stays if no client sends sums."""
         starts = self.rule.starts(list(updates), randomness)
-        after = replace(state, version=current_version(state), descent=None, trials=starts)
+        after = replace(state, version=current_version(state), descent=None, starts=starts)
         return replace(after, centroids=starts[0]), {}
 
 
@@ -137,15 +138,15 @@ class MoveStarts(SumsWork[EncoderState, EncoderState, StartSums]):
 
     def is_due(self, state: EncoderState) -> bool:
         """Return whether there are starts to compare."""
-        return state.trials is not None
+        return state.starts is not None
 
     def broadcast(self, state: EncoderState) -> EncoderState:
         """Return the message to clients: the model, and the centroids of each start."""
-        return replace(state.public, trials=state.trials)
+        return replace(state.public, starts=state.starts)
 
     def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums by start and cluster, and by start."""
-        starts = required_centroids(message.trials)
+        starts = required_centroids(message.starts)
         sums = starts.flatten(0, 1).double()
         return format_of(pack(StartSums(sums, sums[:, 0], sums[:, 0], starts[:, 0, 0].double())))
 
@@ -171,13 +172,13 @@ class MoveStarts(SumsWork[EncoderState, EncoderState, StartSums]):
         self, state: EncoderState, updates: Iterable[StartSums], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
         """Move all centroids; store those of the start with the most information."""
-        before, total = required_centroids(state.trials), sum_updates(updates)
+        before, total = required_centroids(state.starts), sum_updates(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
-        best = int(mutual_information(total).argmax())
-        return replace(state, centroids=moved[best], trials=None if self.ends else moved), {}
+        best = int(information_by_start(total).argmax())
+        return replace(state, centroids=moved[best], starts=None if self.ends else moved), {}
 
 
-def mutual_information(total: StartSums) -> Tensor:
+def information_by_start(total: StartSums) -> Tensor:
     """Return the mutual information I of image and cluster by each start, in nats: (starts,)."""
     shares = total.shares.view(len(total.entropies), -1)
     images = shares.sum(dim=1).clamp(min=1)

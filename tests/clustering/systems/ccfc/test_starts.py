@@ -20,7 +20,7 @@ from ccfcpp.clustering.systems.ccfc.starts import (
     TEMPERATURE,
     MoveStarts,
     StartSums,
-    mutual_information,
+    information_by_start,
 )
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -47,8 +47,8 @@ def drawn_starts(number: int, seed: int) -> Tensor:
     return torch.randn(number, 3, 12, generator=torch.Generator().manual_seed(seed))
 
 
-def sums_of(clients: Sequence[Client], trials: Tensor, least: int = 0) -> StartSums:
-    state = EncoderState(MODEL, trials=trials)
+def sums_of(clients: Sequence[Client], starts: Tensor, least: int = 0) -> StartSums:
+    state = EncoderState(MODEL, starts=starts)
     found = answers(ALGORITHM, STARTS, state, clients, Randomness(0), least)
     assert not any(isinstance(update, RefusedUpdateError) for update in found)
     return sum_updates([update for update in found if isinstance(update, StartSums)])
@@ -76,9 +76,9 @@ def information(points: NDArray[np.float64], centroids: NDArray[np.float64]) -> 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8, deadline=None)
 def test_the_start_with_the_most_information_goes_on(seed: int) -> None:
-    sizes, trials = (40, 1, 25), drawn_starts(4, seed)
-    points, state = all_points(*sizes), EncoderState(MODEL, trials=trials)
-    expected = trials.double().numpy()
+    sizes, starts = (40, 1, 25), drawn_starts(4, seed)
+    points, state = all_points(*sizes), EncoderState(MODEL, starts=starts)
+    expected = starts.double().numpy()
     for number in range(1, STEPS + 1):
         known = [information(points, start) for start in expected]
         for start in expected:
@@ -86,12 +86,12 @@ def test_the_start_with_the_most_information_goes_on(seed: int) -> None:
             labels = (points @ units.T).argmax(axis=1)
             for c in set(labels.tolist()):
                 start[c] = points[labels == c].mean(axis=0)
-        assert state.trials is not None
-        total = sums_of(clients_of_sizes(*sizes), state.trials)
-        assert mutual_information(total).numpy() == pytest.approx(known, abs=1e-5)
+        assert state.starts is not None
+        total = sums_of(clients_of_sizes(*sizes), state.starts)
+        assert information_by_start(total).numpy() == pytest.approx(known, abs=1e-5)
         work = MoveStarts(ends=number == STEPS)
         state, _ = work.aggregate(state, [total], Randomness(0))
-    assert state.trials is None
+    assert state.starts is None
     assert state.centroids is not None
     # Starts may end with the same clusters in another order.
     best = [own for own, value in zip(expected, known, strict=True) if value > max(known) - 1e-5]
@@ -123,7 +123,7 @@ def test_sums_that_cannot_be_are_refused(part: str, value: float, reason: str) -
         "entropies": zeros[:2],
     }
     fields[part] = torch.full_like(fields[part], value)
-    message = EncoderState({}, trials=drawn_starts(2, 0))
+    message = EncoderState({}, starts=drawn_starts(2, 0))
     with pytest.raises(RefusedUpdateError, match=reason):
         MoveStarts(ends=False).check(message, StartSums(**fields), [Member(0, "a", 2)])
 
@@ -148,7 +148,7 @@ def test_whole_runs_by_several_starts_are_the_same_in_any_order() -> None:
     clients = clients_of_sizes(40, 45, FINER)
     state, reports = run_small(small_config(*LLOYD), clients)
     assert not any(report.refused for report in reports)
-    assert state.trials is None
+    assert state.starts is None
     assert state.centroids is not None
     assert state.centroids.shape == (3, 12)
     again, _ = run_small(small_config(*LLOYD), list(reversed(clients_of_sizes(40, 45, FINER))))
