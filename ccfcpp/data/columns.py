@@ -240,6 +240,8 @@ def _floats(where: str, name: str, cells: Array) -> NDArray[np.float64]:
         if cells.dtype.kind == "O":
             # pandas has a value of its own for missing ones.
             cells = np.array([np.nan if str(cell) == "<NA>" else cell for cell in cells])
+        if cells.dtype.kind == "U" and not all(map(_is_number, cells)):
+            raise ValueError
         return cells.astype(np.float64)
     except (TypeError, ValueError):
         wrong = next(text for text in texts_of(cells) if not _is_number(text))
@@ -254,7 +256,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # Python reads 1_2 as 12.
 
 
 def _to_strings(path: Path, name: str, column: Array) -> Array:

@@ -199,6 +199,11 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             f"{folder} holds {others[0]}, which is not read: write it as .csv or .parquet, or "
             "move it away"
         )
+    inner = [
+        name
+        for name in names
+        if (folder / name).is_dir() and files_of(folder / name, VECTOR_SUFFIXES)
+    ]
     originals = [_read_file(file, roles) for file in files]
     # Of each file, since together those of one could stand beside the vectors of another.
     for file, table in zip(files, originals, strict=True):
@@ -207,25 +212,32 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             if own is not None:
                 check_names(own, len(table.numbers), str(file), what, "vector")
     tables = align_columns(list(zip(files, originals, strict=True)), roles)
-    labels = [as_strings(table.labels) for table in tables if table.labels is not None]
-    if 0 < len(labels) < len(tables):
-        without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
-        raise UsageError(f"{without} has no labels, and other files have: give all, or none")
     numbers = [table.numbers for table in tables]
     if len({table.encoder for table in tables}) > 1:
         raise UsageError(
             f"the files of {folder} hold vectors of several encoders: embed them again by one"
         )
-    rows = [table.names for table in tables if table.names is not None]
     return Table(
         tables[0].columns,
         tuple(name for table in originals for name in table.written),
         # A single file may be memory-mapped: it is not copied.
         np.concatenate(numbers) if len(tables) > 1 else numbers[0],
-        np.concatenate(labels) if labels else None,
+        _join(files, [table.labels for table in tables], "labels"),
         np.repeat([file.stem for file in files], list(map(len, numbers))),
-        np.concatenate(rows) if len(rows) == len(tables) else None,
+        _join(files, [table.names for table in tables], "names"),
         tables[0].encoder,
-        tuple(note for table in originals for note in table.notes),
+        (
+            *(f"the tables in its folder {name} are not read" for name in inner),
+            *(note for table in originals for note in table.notes),
+        ),
         {code: text for table in originals for code, text in table.texts.items()},
     )
+
+
+def _join(files: Sequence[Path], parts: Sequence[Array | None], what: str) -> Array | None:
+    """Concatenate the labels, or the names, of the rows of files; None if no file has any."""
+    given = [as_strings(part) for part in parts if part is not None]
+    if 0 < len(given) < len(parts):
+        without = next(f for f, part in zip(files, parts, strict=True) if part is None)
+        raise UsageError(f"{without} has no {what}, and other files have: give all, or none")
+    return np.concatenate(given) if given else None

@@ -52,8 +52,9 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
         )
     wanted = [name for name in (text, label, client) if name is not None]
     rows = [(file.stem, *row) for file in files for row in _read_rows(file, wanted) if row[0]]
-    if not rows:
-        raise UsageError(f"{path} holds no text: all lines are empty")
+    if lacking := {file.stem for file in files} - {row[0] for row in rows}:
+        file = next(file for file in files if file.stem in lacking)
+        raise UsageError(f"{file} holds no text: all lines are empty; fill it in, or take it out")
     owners, texts, *others = zip(*rows, strict=True)
     known = dict(zip(wanted[1:], map(np.array, others), strict=True))
     clients = np.array(owners) if path.is_dir() else known.get(client or "")

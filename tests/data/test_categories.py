@@ -107,6 +107,7 @@ def test_a_long_cell_takes_no_more_than_its_own_memory(tmp_path: Path) -> None:
     [
         (np.array(["2026-01-01"] * 3, "datetime64[ns]"), "2026-01-01"),
         (np.array([1, "q", 2], object), "q"),
+        (np.array(["1", "2", "1_0"]), "1_0"),
         (np.array([5, 6, 7], "timedelta64[s]"), "5 seconds"),
     ],
 )

@@ -250,7 +250,9 @@ def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
     written(folder / "north.csv", "a,b,kind\n1,2,x\n")
     written(folder / "south.csv", "b,kind,a\n4,y,3\n6,x,5\n")
     written(folder / ".hidden.csv", "nonsense")
+    written(folder / "east" / "more.csv", "a,b,kind\n1,2,x\n")
     data = read_vectors(folder, label_column="kind")
+    assert data.notes == ("the tables in its folder east are not read",)
     assert data.owner_names == ("north", "south")
     assert data.owners is not None
     assert data.owners.tolist() == [0, 1, 1]
@@ -460,6 +462,10 @@ FOLDERS: list[tuple[dict[str, Any], dict[str, str], str]] = [
     (
         {"a.npz": {"x": ROWS, "y": np.arange(4)}, "b.npz": {"x": ROWS}}, {},
         r"b\.npz has no labels",
+    ),
+    (
+        {"a.npz": {"x": ROWS, "names": np.array(list("abcd"))}, "b.npz": {"x": ROWS}}, {},
+        r"b\.npz has no names, and other files have",
     ),
     ({"a.npy": ROWS, "a.npz": {"x": ROWS}}, {}, "two files 'a'"),
     ({"a.npy": ROWS}, {"client_column": "0"}, "each file is a client"),

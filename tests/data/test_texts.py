@@ -44,3 +44,10 @@ def test_two_files_of_one_name_are_no_client(tmp_path: Path) -> None:
     written(tmp_path / "a.txt", "red\n")
     with pytest.raises(UsageError, match="has two files 'a'"):
         read_texts(tmp_path, "text")
+
+
+def test_a_client_without_a_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello\n")
+    (tmp_path / "b.txt").write_text("\n\n")
+    with pytest.raises(UsageError, match=r"b\.txt holds no text: .*take it out"):
+        read_texts(tmp_path, "text")
