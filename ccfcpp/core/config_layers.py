@@ -340,9 +340,11 @@ def _refusal(kind: type[BaseModel], error: "ErrorDetails") -> UsageError:
 
 
 def _unknown(key: str, known: Iterable[str]) -> UsageError:
-    leaf = key.rpartition(".")[2]
+    leaf, names = key.rpartition(".")[2], [*known]
+    sections = {} if "." in key else dict.fromkeys(name.partition(".")[0] for name in names)
     nearest = max(
-        known, key=lambda name: _likeness(key, name) + _likeness(leaf, name.rpartition(".")[2])
+        [*names, *sections],
+        key=lambda name: _likeness(key, name) + _likeness(leaf, name.rpartition(".")[2]),
     )
     return UsageError(f"unknown key {key!r}: did you mean {nearest!r}?")
 

@@ -256,6 +256,7 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("centroids.restarts", 10**12, "should be less than or equal to 1000000"),
         ("lamda", 1, "unknown key 'lamda': did you mean 'loss.lam'?"),
         ("training.learning_rat", 1, "did you mean 'training.learning_rate'?"),
+        ("vectrs", 1, "unknown key 'vectrs': did you mean 'vectors'?"),
         ("loss", 3, "loss = 3 is refused"),
     ],
 )
