@@ -16,7 +16,7 @@ from ccfcpp.cli.options import RunOptions, Seeds
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, write_tables
 
 if TYPE_CHECKING:
@@ -85,8 +85,14 @@ def compare(
         terminal.resumable(resumption, console) as should_stop,
         watch_runs(study, console, lambda: _scores(write_tables(study))[0], jobs) as look,
     ):
-        run_in_processes(study, jobs, look, should_stop)
+        failure = None
+        try:
+            run_in_processes(study, jobs, look, should_stop)
+        except FederationError as error:
+            failure = error
     result, at = write_tables(study), study.path
+    if failure and not result.costs():
+        raise failure
     if options.json_output:
         typer.echo(json.dumps({"out": str(at), "table": result.rows, "costs": result.costs()}))
     else:
@@ -95,6 +101,8 @@ def compare(
             f"also in {at}/table.csv, table.md and table.tex\n"
             f"as a page: {terminal.report_command(at)}"
         )
+    if failure:  # Shown after the scores of the other runs.
+        raise failure
 
 
 def _scores(result: Comparison) -> list[Table]:

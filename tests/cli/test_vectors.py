@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
-from tests.support.command import refused, succeeded
+from tests.support.command import ccfcpp, refused, succeeded
 
 
 @pytest.fixture
@@ -89,6 +89,17 @@ def test_compare_leaves_out_systems_of_images_in_one_line(table: Path) -> None:
     left = [line for line in shown.stderr.splitlines() if line.startswith("left out")]
     assert left == ["left out, since they take no vectors: ccfc++, ppfc-gan"]
     assert "Fed-KM" in shown.stdout
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_scores_are_shown_though_a_system_fails(table: Path) -> None:
+    options = "--methods", "fed-km,spp-fgc", "--set", "spp.records=100"
+    shown = ccfcpp("compare", *columns_of(table), *options, "--out", table.with_name("all"))
+    assert shown.code == 1
+    assert "Fed-KM" in shown.stdout
+    said = shown.stderr.splitlines()[-1]
+    assert said.startswith("error: 1 of 2 runs failed: ")
+    assert "spp.records = 100 is fewer than the clients' 150 records" in said
 
 
 def test_a_run_and_inspect_name_what_is_taken_for_one(tmp_path: Path) -> None:
