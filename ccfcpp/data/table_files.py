@@ -35,15 +35,20 @@ def read_csv(path: Path, roles: Roles) -> Source:
     """
     if not (cells := next(_lines(path), (0, []))[1]):
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
-    if len(cells) == 1 and (mark := re.search("[;\t|]", cells[0])):
-        raise UsageError(f"{path} has {mark[0]!r} between its columns: write it with commas")
+    parts = re.split("([;\t|])", ",".join(cells))
+    # With decimal commas a line of numbers has several cells.
+    if len(parts) > 1 and (len(cells) == 1 or _are_numbers(",".join(parts[::2]).split(","))):
+        raise UsageError(
+            f"{path} has {parts[1]!r} between its columns: write it with commas, and decimals with "
+            "a point"
+        )
     columns = csv_columns(path)
     first = [column[0].as_py() for column in columns]
     numbered = [*map(str, range(len(first)))]
     counting = numbered, ["", *numbered[:-1]]
     counts = len(first) >= _FEWEST_COUNTED and [first[0].strip(), *first[1:]] in counting
     notes: tuple[str, ...] = ()
-    if has_names := counts or len(_numbers_in(first)) < len(first):
+    if has_names := counts or not _are_numbers(first):
         columns = [column[1:] for column in columns]
     else:
         shown = list_first([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
@@ -114,6 +119,10 @@ def _numbers_in(cells: list[str]) -> list[float]:
                 break
             numbers.append(np.nan if cell.strip().lower() in NOTHING else float(cell))
     return numbers
+
+
+def _are_numbers(cells: list[str]) -> bool:
+    return len(_numbers_in(cells)) == len(cells)
 
 
 def _parse_numbers(path: Path, name: str, column: Any, before: int) -> Array:

@@ -110,6 +110,7 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "a string": ("a,b\n1,red\n", {}, r"line 2: column 'b' holds 'red', which is no number"),
     "a decimal comma": ('a,b\n1,"2,5"\n', {}, "holds '2,5', which is no number: write decimals"),
     "semicolons": ("a;b\n1;2,5\n", {}, "has ';' between its columns: write it with commas"),
+    "decimal commas": ("1,5;2,5\n2,5;3,5\n", {}, "';' between its columns: .* with a point"),
     "tabs": ("a\tb\n1\t2\n", {}, "between its columns: write it with commas"),
     "an infinity": ("a,b\n1,2\n3,inf\n", {}, r"column 'b' holds inf in row 2"),
     "a huge number": ("a,b\n1,2\n3,1e200\n", {}, r"column 'b' holds 1e\+200 in row 2, and vec"),
