@@ -273,6 +273,20 @@ def test_who_is_revoked_is_off_the_roster(keys: Path) -> None:
         take_off_roster("../ca", keys / "roster")
 
 
+def test_a_revoked_key_stays_off_the_roster(keys: Path, tmp_path: Path) -> None:
+    first, _ = make_request(tmp_path / "site", "clinic-1")
+    accept_request(first, keys / "roster")
+    taken = take_off_roster("clinic-1", keys / "roster")
+    with pytest.raises(UsageError, match=f"has been revoked: .* remove {taken}"):
+        accept_request(first, keys / "roster")
+    second, _ = make_request(tmp_path / "later", "clinic-1")
+    accept_request(second, keys / "roster")
+    assert take_off_roster("clinic-1", keys / "roster") != taken
+    assert taken.exists()
+    taken.unlink()
+    accept_request(first, keys / "roster")
+
+
 def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     first, _ = make_request(site, "clinic-1")

@@ -31,7 +31,13 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import parse_roster_line, public_file, read_roster, roster_line
+from ccfcpp.deployment.keys.roster import (
+    parse_roster_line,
+    public_file,
+    read_public_key,
+    read_roster,
+    roster_line,
+)
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
@@ -164,9 +170,14 @@ def accept_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
     Raises:
         UsageError: The name is on the roster with a key that has not signed the request, or the key
-            is that of another client.
+            is that of another client, or has been revoked.
     """
     request = RosterRequest.read(file)
+    if former := [*roster.glob(f"*{_revoked_suffix(request.key)}")]:
+        raise UsageError(
+            f"the key of {file} has been revoked: ask for a request with a new key, or, if it was "
+            f"revoked by mistake, remove {former[0]}"
+        )
     path = public_path(roster, request.name)
     known = read_roster(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
     there = known.pop(request.name, None)
@@ -186,13 +197,17 @@ def accept_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
 
 def take_off_roster(name: str, roster: Path) -> Path:
-    """Revoke a client's key in folder ``roster``: rename it to ``NAME.pub.revoked``; return this.
+    """Revoke a client's key in folder ``roster``: rename its file; return the new path.
 
     Raises:
-        UsageError: The client is not on the roster.
+        UsageError: The client is not on the roster, or its file holds no key.
     """
     check_client_name(name)
     path = public_path(roster, name)
     if not path.is_file():
         raise UsageError(f"{name} is not on the roster {roster}: there is no {path.name}")
-    return path.replace(path.with_name(f"{path.name}.revoked"))
+    return path.replace(path.with_name(f"{name}{_revoked_suffix(read_public_key(path))}"))
+
+
+def _revoked_suffix(key: PublicKey) -> str:
+    return f".{fingerprint(key).replace(' ', '')}{PUBLIC_SUFFIX}.revoked"
