@@ -71,9 +71,10 @@ def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
     """Return the settings of a single run; None if there are several seeds or values."""
     if options.resume:
         path = required_out(options.out)
-        if RunPaths(path).study.is_file():
+        if (paths := RunPaths(path)).study.is_file():
             return None
-        if seeds > 1 or split_axes(ClassifyConfig, layers)[1]:
+        several = seeds > 1 or split_axes(ClassifyConfig, layers)[1]
+        if several and paths.config.is_file():
             raise UsageError(
                 f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
                 "another --out"

@@ -431,6 +431,7 @@ def test_a_single_run_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
     first = classify("--out", tmp_path / "run", "--method", "moon", *TINY)
     assert classify(*again)["accuracy"] == first["accuracy"]
     assert "holds a single run" in complaint(*again, "--seeds", 2)
+    assert "there is no run" in complaint("--out", tmp_path, "--resume", "--seeds", 2)
     assert "was started with --beta 0.1: leave it out" in complaint(*again, "--beta", 7)
 
 
