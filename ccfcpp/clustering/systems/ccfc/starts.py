@@ -163,11 +163,6 @@ class MoveStarts(SumsWork[EncoderState, EncoderState, StartSums]):
             super().check(message, own, senders)
             check_counts(shares, senders)
 
-    def project_noisy(self, message: EncoderState, update: StartSums) -> StartSums:
-        """Set what noise made negative to 0, but for coordinates."""
-        kept = {name: part.clamp(min=0) for name, part in pack(update).items() if name != "sums"}
-        return unpack(StartSums, {"sums": update.sums, **kept})
-
     def aggregate(
         self, state: EncoderState, updates: Iterable[StartSums], randomness: Randomness
     ) -> tuple[EncoderState, Metrics]:
