@@ -11,6 +11,7 @@ and named columns may have another order in each file.
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,11 +200,7 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             f"{folder} holds {others[0]}, which is not read: write it as .csv or .parquet, or "
             "move it away"
         )
-    inner = [
-        name
-        for name in names
-        if (folder / name).is_dir() and files_of(folder / name, VECTOR_SUFFIXES)
-    ]
+    subfolders = [name for name in names if _is_folder_of_tables(folder / name)]
     originals = [_read_file(file, roles) for file in files]
     # Of each file, since together those of one could stand beside the vectors of another.
     for file, table in zip(files, originals, strict=True):
@@ -227,11 +224,17 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         _join(files, [table.names for table in tables], "names"),
         tables[0].encoder,
         (
-            *(f"the tables in its folder {name} are not read" for name in inner),
+            *(f"the tables in its folder {name} are not read" for name in subfolders),
             *(note for table in originals for note in table.notes),
         ),
         {code: text for table in originals for code, text in table.texts.items()},
     )
+
+
+def _is_folder_of_tables(path: Path) -> bool:
+    with suppress(OSError):  # Such as lost+found, which only root may read.
+        return path.is_dir() and bool(files_of(path, VECTOR_SUFFIXES))
+    return False
 
 
 def _join(files: Sequence[Path], parts: Sequence[Array | None], what: str) -> Array | None:

@@ -1,5 +1,6 @@
 """Vectors from files: what is read, and what is refused in which words."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,9 @@ def test_names_that_are_numbers(
     assert read_vectors(path, label_column="kind", missing="mean").classes == classes
 
 
-def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
+def test_a_folder_has_a_file_for_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "clinics"
     written(folder / "north.csv", "a,b,kind\n1,2,x\n")
     written(folder / "south.csv", "b,kind,a\n4,y,3\n6,x,5\n")
@@ -259,6 +262,15 @@ def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
     assert data.owners.tolist() == [0, 1, 1]
     assert torch.equal(data.vectors, torch.tensor([[1, 2], [3, 4], [5, 6]]).double())
     assert data.classes == ("x", "y")
+    listed = Path.iterdir
+
+    def refuse_east(path: Path) -> Iterator[Path]:
+        if path.name == "east":
+            raise PermissionError(path)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_east)
+    assert read_vectors(folder, label_column="kind").notes == ()
 
 
 @pytest.mark.parametrize(
