@@ -317,9 +317,14 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return self.rule.points(images[chosen].to(self.problem.device))
 
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
-        """Return a round's exchanges: round 0 computes initial centroids, others move them."""
-        if number > 0:
-            return [MoveFedDPCentroids(LLOYD)]
+        """Return a Lloyd step, or the initialisation if there are no centroids."""
+        return self._start() if state.centroids is None else [MoveFedDPCentroids(LLOYD)]
+
+    def plan(self, state: FedDPState) -> list[Sequence[AnyServerWork]]:
+        """Return the exchanges of every round of a run without failures."""
+        return [self._start(), *[[MoveFedDPCentroids(LLOYD)]] * (self.rounds - 1)]
+
+    def _start(self) -> Sequence[AnyServerWork]:
         clusters, margin = self.problem.clusters, self.config.margin
         return [
             MoveOrigin(MEAN),

@@ -54,6 +54,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.open import load
 from ccfcpp.deployment.server.enrolment import first_spec
 from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
 from ccfcpp.engine.payload import pack
@@ -245,7 +246,7 @@ def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: in
 def test_updates_that_cannot_be_are_refused() -> None:
     algorithm = made(tiny(NAME))
     state = algorithm.initial_state(Randomness(0))
-    (*first, weights), (lloyd,) = algorithm.exchanges(0, state), algorithm.exchanges(1, state)
+    (*first, weights), (lloyd,) = algorithm.plan(state)[:2]
     (client,) = clients_of_sizes(5)
     works = algorithm.client_side(ClientContext.of([client])).works
     for work in (*first, weights, lloyd):
@@ -358,6 +359,15 @@ def test_a_sum_that_fails_leaves_points_to_go_on_from() -> None:
     assert report.absent
     assert state.centroids is not None
     assert bool(state.centroids.isfinite().all())
+
+
+def test_a_round_in_which_nobody_took_part_is_repeated() -> None:
+    config, clients = tiny(NAME, {"feddp": {"rounds": 40}}), clients_of_sizes(70)
+    _, reports, _ = run_tiny(config, clients, Availability(dropout_rate=0.8))
+    first, second, *_ = [report for report in reports if report.clients]
+    assert first.round > 0
+    assert first.figures["dimensions"] > 0
+    assert list(second.figures) == ["moved"]
 
 
 def test_a_run_ends_where_no_centroid_moves() -> None:
