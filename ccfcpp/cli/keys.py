@@ -210,7 +210,12 @@ def renew(
         str, typer.Argument(metavar="server|NAME", help="The server, or a client by its name.")
     ],
     out: Folder = _KEYS,
-    days: Days = 2 * _YEAR,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=100 * _YEAR, help="Days it is valid (default: 730)."
+        ),
+    ] = None,
     seal: Seal = False,
 ) -> None:
     """Renew the server's certificate (at the authority) or a client's key (at the client).
@@ -223,12 +228,12 @@ def renew(
 
         if seal:
             raise UsageError("the server keeps its key: leave --seal out")
-        end = renew_server(out, days)
+        end = renew_server(out, days or 2 * _YEAR)
         typer.echo(f"{out / 'server.crt'}: for the server, valid until {end:%Y-%m-%d}")
         return
     from ccfcpp.deployment.keys.requests import renew_client
 
-    if days != 2 * _YEAR:
+    if days is not None:
         raise UsageError(
             f"--days {days} has no effect on a client's key, which has no end: leave it out"
         )

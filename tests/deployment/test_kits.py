@@ -153,7 +153,7 @@ def test_each_rule_of_a_kit_can_be_switched_on(keys: Path, tmp_path: Path) -> No
     [
         ("clinic-1", "other.example.org:9092", "the server's certificate is not for other.example"),
         ("../a", SERVER, "is refused"),
-        ("there", SERVER, "there.pub is there already"),
+        ("there", SERVER, "there is on the roster"),
     ],
 )
 def test_a_kit_that_would_not_work_is_not_made(
@@ -282,7 +282,11 @@ def test_a_revoked_key_stays_off_the_roster(keys: Path, tmp_path: Path) -> None:
     second, _ = make_request(tmp_path / "later", "clinic-1")
     accept_request(second, keys / "roster")
     assert take_off_roster("clinic-1", keys / "roster") != taken
-    assert taken.exists()
+    copied = keys / "roster" / "copied.pub"
+    copied.write_bytes(taken.read_bytes())
+    with pytest.raises(UsageError, match=f"the key {copied} has been revoked: .* {taken}"):
+        read_roster(keys / "roster")
+    copied.unlink()
     taken.unlink()
     accept_request(first, keys / "roster")
 
@@ -351,7 +355,7 @@ def test_a_server_keeps_its_key_and_hosts(keys: Path) -> None:
 
 def test_a_renewal_takes_no_options_of_the_other_kind(tmp_path: Path) -> None:
     renew = ("keys", "renew", "--out", tmp_path)
-    assert "--days 30 has no effect on a client's key" in refused(*renew, "a", "--days", 30)
+    assert "--days 730 has no effect on a client's key" in refused(*renew, "a", "--days", 730)
     assert "leave --seal out" in refused(*renew, "server", "--seal")
 
 

@@ -124,6 +124,11 @@ def make_kit(
             f"{', '.join(hosts)}, or make one with ccfcpp keys server {host}"
         )
     public = public_path(folder / ROSTER, name)
+    if public.exists():
+        raise UsageError(
+            f"{name} is on the roster {public.parent} already: choose another name, or take it off "
+            f"first with ccfcpp keys revoke {name}"
+        )
     package, install = _package_files(wheel, constraints)
     key = new_key()
     files = {

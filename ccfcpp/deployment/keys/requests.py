@@ -5,7 +5,6 @@ else can ask for that key. A request to replace a key is also signed by the old 
 """
 
 import base64
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,10 +31,12 @@ from ccfcpp.deployment.keys.files import (
     write_new,
 )
 from ccfcpp.deployment.keys.roster import (
+    fingerprint,
     parse_roster_line,
     public_file,
     read_public_key,
     read_roster,
+    revoked_suffix,
     roster_line,
 )
 
@@ -94,12 +95,6 @@ class RosterRequest:
         except InvalidSignature:
             return False
         return True
-
-
-def fingerprint(key: PublicKey) -> str:
-    """Return a short hash of a public key, 20 hexadecimal digits, for two people to compare."""
-    digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
-    return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
 
 def _decode_base64(text: bytes) -> bytes:
@@ -173,7 +168,7 @@ def accept_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
             is that of another client, or has been revoked.
     """
     request = RosterRequest.read(file)
-    if former := [*roster.glob(f"*{_revoked_suffix(request.key)}")]:
+    if former := [*roster.glob(f"*{revoked_suffix(request.key)}")]:
         raise UsageError(
             f"the key of {file} has been revoked: ask for a request with a new key, or, if it was "
             f"revoked by mistake, remove {former[0]}"
@@ -206,8 +201,4 @@ def take_off_roster(name: str, roster: Path) -> Path:
     path = public_path(roster, name)
     if not path.is_file():
         raise UsageError(f"{name} is not on the roster {roster}: there is no {path.name}")
-    return path.replace(path.with_name(f"{name}{_revoked_suffix(read_public_key(path))}"))
-
-
-def _revoked_suffix(key: PublicKey) -> str:
-    return f".{fingerprint(key).replace(' ', '')}{PUBLIC_SUFFIX}.revoked"
+    return path.replace(path.with_name(f"{name}{revoked_suffix(read_public_key(path))}"))

@@ -89,6 +89,17 @@ def public_file(name: str, key: PublicKey) -> bytes:
     return b"%s %s\n" % (text, name.encode())
 
 
+def fingerprint(key: PublicKey) -> str:
+    """Return a short hash of a public key, 20 hexadecimal digits, for two people to compare."""
+    digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
+    return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
+
+
+def revoked_suffix(key: PublicKey) -> str:
+    """Return how the name of a revoked key's file ends, which is kept in the roster's folder."""
+    return f".{fingerprint(key).replace(' ', '')}{PUBLIC_SUFFIX}.revoked"
+
+
 def roster_names(folder: Path) -> set[str]:
     """Return the names of the clients in a roster's folder, without reading their keys.
 
@@ -106,8 +117,8 @@ def read_roster(folder: Path) -> dict[str, PublicKey]:
         The keys by the client's name, sorted by name.
 
     Raises:
-        UsageError: There is no such folder, it is empty, a file cannot be read, or two clients have
-            the same key.
+        UsageError: There is no such folder, it is empty, a file cannot be read, two clients have
+            the same key, or a key has been revoked.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -115,6 +126,7 @@ def read_roster(folder: Path) -> dict[str, PublicKey]:
         )
     keys: dict[str, PublicKey] = {}
     owners: dict[str, str] = {}
+    revoked = [*folder.glob(f"*{PUBLIC_SUFFIX}.revoked")]
     for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")):
         name = path.name.removesuffix(PUBLIC_SUFFIX)
         check_client_name(name)
@@ -124,6 +136,11 @@ def read_roster(folder: Path) -> dict[str, PublicKey]:
             raise UsageError(
                 f"{path} is the key of {owner}, too: let each client make its own with "
                 "ccfcpp keys client"
+            )
+        if former := [file for file in revoked if file.name.endswith(revoked_suffix(keys[name]))]:
+            raise UsageError(
+                f"the key {path} has been revoked: remove it, or, if it was revoked by mistake, "
+                f"remove {former[0]}"
             )
     if not keys:
         raise UsageError(f"the roster {folder} holds no key: put the clients' .pub files there")
