@@ -186,7 +186,8 @@ def sign(
     key is the client's only if they are equal. For secure sums sign the roster
     again afterwards (ccfcpp keys roster).
     """
-    from ccfcpp.deployment.keys.requests import accept_request, fingerprint
+    from ccfcpp.deployment.keys.requests import accept_request
+    from ccfcpp.deployment.keys.roster import fingerprint
 
     request, path = accept_request(file, clients or out / "roster")
     typer.echo(f"{path}: {request.name} is on the roster, with the key {fingerprint(request.key)}")
@@ -212,9 +213,7 @@ def renew(
     out: Folder = _KEYS,
     days: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, max=100 * _YEAR, help="Days it is valid (default: 730)."
-        ),
+        typer.Option(metavar="N", min=1, max=100 * _YEAR, help="Days it is valid (default: 730)."),
     ] = None,
     seal: Seal = False,
 ) -> None:

@@ -167,6 +167,8 @@ class FederatedClustering(
             UsageError: X, ``clients`` or a setting is not valid, or they do not fit each other.
         """
         clusters = _check_n_clusters(self.n_clusters)
+        if not isinstance(self.settings or {}, Mapping):
+            raise UsageError(f"settings = {self.settings!r} is no mapping: give a dictionary")
         data = self._check_samples(X, reset=True)
         source = "./vectors.npy" if data.unit == "vector" else "./images"
         fixed = {"clusters": clusters, "partition": {"kind": "folders"}}

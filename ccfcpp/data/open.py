@@ -88,7 +88,7 @@ def load(
     data_root: Path | None = None,
     image_size: int | None = None,
     folders_are_clients: bool = False,
-    classes: Sequence[str] | None = None,
+    classes: Sequence[str | int] | None = None,
     window: tuple[float, float] | None = None,
     skip: float = DataConfig().skip,
     max_pixels: int = DataConfig().max_pixels,
@@ -107,7 +107,7 @@ def load(
             chooses that of other images by `ccfcpp.data.image_size.common_shape`.
         folders_are_clients: Whether each top-level folder of an image folder is a client, or each
             name in the array `clients` of an `.npz`.
-        classes: The names of the only classes to load; None loads all.
+        classes: The names of the only classes to load, or numbers that are names; None loads all.
         window: In files of more than 8 bits, the values that become 0 and 255; None: the window
             of a DICOM file, or else the smallest and the largest value of the image.
         skip: Largest share of unreadable files, which are left out; above 0, one is always allowed.
@@ -135,7 +135,7 @@ def load(
         source,
         data=validated(DataConfig, settings | {"root": root}),
         folders_are_clients=folders_are_clients,
-        classes=classes,
+        classes=None if classes is None else [*map(str, classes)],
         shape=shape,
     )
 

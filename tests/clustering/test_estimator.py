@@ -120,6 +120,12 @@ def test_settings_cannot_contradict_the_arguments() -> None:
         model.fit(IMAGES, clients=CLIENTS)
 
 
+@pytest.mark.parametrize("wrong", [3, ["seed"]])
+def test_settings_that_are_no_mapping_are_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="is no mapping: give a dictionary"):
+        FederatedClustering(settings=wrong).fit(IMAGES)
+
+
 def test_settings_of_files_are_refused() -> None:
     model = FederatedClustering(settings={"data.images": 5, "track": "mlflow"})
     with pytest.raises(UsageError, match="settings hold data, track, which has no effect"):

@@ -108,7 +108,7 @@ def test_an_archive_of_jpeg_files_is_not_taken_for_cifar10(
 
 def test_classes_of_a_named_set() -> None:
     whole = load("digits")
-    data = load("digits", classes=["7", "3"], image_size=4)
+    data = load("digits", classes=["7", 3], image_size=4)
     assert whole.labels is not None
     chosen = (whole.labels == 3) | (whole.labels == 7)
     assert torch.equal(data.images, fit(whole.images[chosen], (1, 4, 4)))
