@@ -88,20 +88,16 @@ def test_beside_the_paper_ccfc_plus_plus_differs_from_ccfc_by_its_own_choices(da
         return values_of(resolve(ClusterConfig, "cluster", above, *layers))
 
     ccfc, ours = chosen("ccfc"), chosen("ccfc++")
-    grey = dataset in ("mnist", "fashion-mnist")
-    eta = 0.01 if grey else 0.1
-    centroids: dict[str, object] = {"centroids.encoder": "global"}
-    if grey:
-        lloyd = {"centroids.search": "lloyd", "centroids.refine_steps": 5}
-        centroids = lloyd | {"centroids.starts": 100}
     assert {key: value for key, value in ours.items() if ccfc[key] != value} == {
         "method": "ccfc++",
         "loss.lam": 0.1,
-        "loss.eta": eta,
-        "loss.pretrain_eta": eta,
+        "loss.eta": 0.01,
+        "loss.pretrain_eta": 0.01,
         "loss.scale": "feddecorr",
+        "centroids.starts": 100,
         "centroids.server_weights": "sizes",
-        **centroids,
+        "centroids.search": "lloyd",
+        "centroids.refine_steps": 5,
     }
     literal = chosen("ccfc++", read_yaml(preset_file("literal")))
     assert {key for key, value in literal.items() if ccfc[key] != value} == {"method", "loss.eta"}
@@ -190,7 +186,7 @@ def test_a_value_beats_the_file_beats_the_preset() -> None:
     config = resolve(ClusterConfig, "cluster", file, {"loss": {"eta": 0.7}})
     assert weights(config) == (0.5, 0.7)
     config = resolve(ClusterConfig, "cluster", file, {"loss": {"lam": 0.0}})
-    assert weights(config) == (0.0, 0.1)
+    assert weights(config) == (0.0, 0.01)
 
 
 def test_ccfc_sets_the_decorrelation_weights_to_zero() -> None:
