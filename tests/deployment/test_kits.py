@@ -27,12 +27,11 @@ from ccfcpp.deployment.keys.kits import make_kit
 from ccfcpp.deployment.keys.requests import (
     RosterRequest,
     accept_request,
-    fingerprint,
     make_request,
     renew_client,
     take_off_roster,
 )
-from ccfcpp.deployment.keys.roster import read_roster, roster_names
+from ccfcpp.deployment.keys.roster import fingerprint, read_roster, roster_names
 from tests.support.command import ccfcpp, refused, succeeded
 
 SERVER = "server.example.org:9092"
