@@ -237,7 +237,7 @@ def test_the_phases_of_the_paper(plans: Plans) -> None:
 
 
 def test_weights_of_the_clustering_paper(plans: Plans) -> None:
-    """They are its own, but for Fashion-MNIST (docs/differences.md)."""
+    """CCFC++ has MNIST's on every data set (docs/differences.md)."""
     tables = plans.of("ccfcpp-table1", quick=False)
     own = {r.config.dataset: r.config.loss.eta for r in tables if r.config.method == "ccfc++"}
     assert own == {"mnist": 0.01, "fashion-mnist": 0.01, "cifar10": 0.01, "stl10": 0.01}
