@@ -95,15 +95,15 @@ class CropLatents(Latents[CropEncoder]):
         intensity: IntensityViewsConfig,
     ) -> None:
         super().__init__(encoder, device)
-        crops, generator = self.network.grid**2, torch.Generator().manual_seed(0)
+        crops, generator = self.network.described_grid**2, torch.Generator().manual_seed(0)
         self.draws = draw_intensity(crops, generator).to(device)
         self.intensity = intensity
 
     def encode(self, network: CropEncoder, images: Tensor) -> Tensor:
         """Return the mean latent over each image's crops, scaled to length 1: (images, d)."""
         sizes = images.shape[2:]
-        side = crop_side(*sizes)
-        corners = product(*(crop_offsets(size, side, network.grid) for size in sizes))
+        side = crop_side(*sizes, network.described_side)
+        corners = product(*(crop_offsets(size, side, network.described_grid) for size in sizes))
         total = images.new_zeros(())
         for draws, (top, left) in zip(torch.split(self.draws, 1, dim=1), corners, strict=True):
             crops = images[:, :, top : top + side, left : left + side]

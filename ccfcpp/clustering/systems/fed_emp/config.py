@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import Positive, Section, Share, Weight
 
@@ -19,9 +19,12 @@ class CropsConfig(Section):
     """Number of images, of all clients together, in a step."""
     each: Annotated[int, Field(ge=2, le=1000)] = 8
     """Number of crops of an image in a step; each is half as wide as the image."""
-    grid: Annotated[int, Field(ge=2, le=32)] = 5
-    """After training, an image's latent is the mean over grid·grid crops, which are changed in
-    colour (``intensity``). A larger grid gives better latents, and takes longer."""
+    described_grid: Annotated[int, Field(ge=2, le=32)] = 3
+    """After training, an image's latent is the mean over this many crops a side, squared; they are
+    changed in colour (``intensity``)."""
+    described_side: Annotated[float, Field(ge=0.5, le=1)] = 0.75
+    """Side of these crops, as a share of the image's shorter side. Clusters are better by larger
+    crops than those of the steps, which are half as wide as the image."""
     steps_per_round: Positive = 20
     """Number of steps in a round."""
     widths: tuple[_Channels, ...] = (32, 64, 128, 256)
@@ -50,6 +53,15 @@ class CropsConfig(Section):
     @classmethod
     def _none_was_the_default(cls, value: object) -> object:
         return 200.0 if value is None else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_grid(cls, values: object) -> object:
+        """Read ``grid`` of earlier versions: that many crops a side, of half the image's side."""
+        if isinstance(values, dict) and "grid" in values:
+            values = {"described_grid": values["grid"], "described_side": 0.5} | values
+            del values["grid"]
+        return values
 
     @property
     def rounds(self) -> int:

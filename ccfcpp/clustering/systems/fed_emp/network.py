@@ -15,9 +15,9 @@ _AT_FULL_SIZE = 2
 """Number of convolutions before the resolution is first halved."""
 
 
-def crop_side(height: int, width: int) -> int:
-    """Return the side of a crop in pixels: half of the image's shorter side."""
-    return max(1, min(height, width) // 2)
+def crop_side(height: int, width: int, share: float = 0.5) -> int:
+    """Return the side of a crop in pixels: a share of the image's shorter side, rounded down."""
+    return max(1, int(min(height, width) * share))
 
 
 class CropEncoder(nn.Module):
@@ -59,7 +59,7 @@ class CropEncoder(nn.Module):
             channels = config.hidden
         self.perceptron = nn.Sequential(*perceptron, nn.Linear(channels, config.latent))
         self.precision = precision
-        self.grid = config.grid
+        self.described_grid, self.described_side = config.described_grid, config.described_side
 
     def forward(self, images: Tensor) -> Tensor:
         """Return latents, scaled to length 1, of float images or crops: (batch, latent)."""

@@ -38,7 +38,7 @@ SMALL = {
         "steps_per_round": 4,
         "batch": 20,
         "each": 3,
-        "grid": 3,
+        "described_grid": 3,
         "widths": [8, 8, 16],
         "hidden": 12,
         "latent": 6,
@@ -171,8 +171,8 @@ def test_clients_in_processes_of_their_own_make_the_same_steps() -> None:
 def described(encoder: CropEncoder, images: Tensor) -> Tensor:
     """The mean latents over crops at nine places, each with its own change, as directions."""
     draws, parts = draw_intensity(9, torch.Generator().manual_seed(0)), []
-    for draw, (top, left) in zip(draws.T, itertools.product((0, 2, 4), repeat=2), strict=True):
-        crops = images[:, :, top : top + 4, left : left + 4] / 255
+    for draw, (top, left) in zip(draws.T, itertools.product((0, 1, 2), repeat=2), strict=True):
+        crops = images[:, :, top : top + 6, left : left + 6] / 255
         changed = [render_intensity(crop[None], draw[:, None], CHANGES) for crop in crops]
         parts.append(encoder(torch.cat(changed)))
     return F.normalize(torch.stack(parts).mean(dim=0), dim=1)
@@ -263,6 +263,12 @@ def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
     assert delivered.descent is None
     message = algorithm.exchanges(algorithm.rounds - 1, state)[0].broadcast(state)
     assert message.preparation.descent is None
+
+
+def test_a_run_of_an_earlier_version_keeps_its_crops() -> None:
+    config = CropsConfig.model_validate({"grid": 4, "steps": 7})
+    assert (config.described_grid, config.described_side, config.steps) == (4, 0.5, 7)
+    assert CropsConfig.model_validate(config.model_dump()) == config
 
 
 def test_too_many_halvings_are_refused() -> None:
