@@ -101,8 +101,8 @@ class CropLatents(Latents[CropEncoder]):
 
     def encode(self, network: CropEncoder, images: Tensor) -> Tensor:
         """Return the mean latent over each image's crops, scaled to length 1: (images, d)."""
-        sizes = images.shape[2:]
-        side = crop_side(*sizes, share=network.described_side)
+        height, width = sizes = images.shape[2:]
+        side = crop_side(height, width, network.described_side)
         corners = product(*(crop_offsets(size, side, network.described_grid) for size in sizes))
         total = images.new_zeros(())
         for draws, (top, left) in zip(torch.split(self.draws, 1, dim=1), corners, strict=True):
