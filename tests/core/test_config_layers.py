@@ -204,7 +204,11 @@ def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
 
 
 def test_the_preset_for_mnist_explains_every_key() -> None:
-    every_key = ClusterConfig.known_fields({}).keys() - {"privacy.clips", "crops.loss"}
+    every_key = ClusterConfig.known_fields({}).keys() - {
+        "privacy.clips",
+        "crops.loss",
+        "crops.grid",
+    }
     assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
 
 

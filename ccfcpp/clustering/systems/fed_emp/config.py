@@ -48,6 +48,8 @@ class CropsConfig(Section):
 
     loss: Annotated[Literal["rate"], Field(exclude=True)] = "rate"
     """The loss term that keeps latents apart; only runs of earlier versions could choose it."""
+    grid: Annotated[int | None, Field(exclude=True)] = None
+    """``described_grid`` in runs of earlier versions, whose crops had half of the image's side."""
 
     @field_validator("weight", mode="before")
     @classmethod
@@ -57,7 +59,6 @@ class CropsConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_grid(cls, values: object) -> object:
-        """Read ``grid`` of earlier versions: that many crops a side, of half the image's side."""
         if isinstance(values, dict) and "grid" in values:
             values = {"described_grid": values["grid"], "described_side": 0.5} | values
             del values["grid"]

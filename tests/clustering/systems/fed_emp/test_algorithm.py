@@ -266,9 +266,11 @@ def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
 
 
 def test_a_run_of_an_earlier_version_keeps_its_crops() -> None:
-    config = CropsConfig.model_validate({"grid": 4, "steps": 7})
-    assert (config.described_grid, config.described_side, config.steps) == (4, 0.5, 7)
-    assert CropsConfig.model_validate(config.model_dump()) == config
+    tree = {"method": "fed-emp", "crops": {"grid": 4, "steps": 7}}
+    config = validate(ClusterConfig, tree)
+    crops = config.section(CropsConfig)
+    assert (crops.described_grid, crops.described_side, crops.steps) == (4, 0.5, 7)
+    assert validate(ClusterConfig, config.model_dump()).section(CropsConfig) == crops
 
 
 def test_too_many_halvings_are_refused() -> None:
