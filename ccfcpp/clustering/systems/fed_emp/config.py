@@ -60,7 +60,7 @@ class CropsConfig(Section):
     @classmethod
     def _read_grid(cls, values: object) -> object:
         if isinstance(values, dict) and "grid" in values:
-            values = {"described_grid": values["grid"], "described_side": 0.5} | values
+            values = values | {"described_grid": values["grid"], "described_side": 0.5}
             del values["grid"]
         return values
 

@@ -266,7 +266,7 @@ def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
 
 
 def test_a_run_of_an_earlier_version_keeps_its_crops() -> None:
-    tree = {"method": "fed-emp", "crops": {"grid": 4, "steps": 7}}
+    tree = {"method": "fed-emp", "crops": {"grid": 4, "described_grid": 3, "steps": 7}}
     config = validate(ClusterConfig, tree)
     crops = config.section(CropsConfig)
     assert (crops.described_grid, crops.described_side, crops.steps) == (4, 0.5, 7)
