@@ -121,7 +121,7 @@ draw_ranks = partial(
     _draw,
     "rank",
     "Effective rank by round",
-    "directions",
+    "effective rank",
     "About so many directions of the global model's representations are in use.",
 )
 draw_losses = partial(
