@@ -53,7 +53,7 @@ _FLAGS = (
     ),
     flags.ROUNDS,
     flags.ENCODER,
-    *flags.IMAGES,
+    flags.WINDOW,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,

@@ -79,8 +79,7 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
     the prefixes ``availability.`` and, for the degree of heterogeneity, ``partition.``.
     """
     own: Axes = {"method": config.method}
-    # If clients are absent, the partition determines which images are missing.
-    if not (METHODS[config.method].centralised and config.availability.is_perfect):
+    if _heeds_partition(config):
         own |= config.partition.degree
     values = values_of(config)
     for key in cell:
@@ -89,6 +88,11 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
         if not known and needs_of(config, key) is None:
             own[name] = values[key]
     return own
+
+
+def _heeds_partition(config: ClusterConfig) -> bool:
+    """Return whether the partition changes a run: if clients are absent, so it does for all."""
+    return not (METHODS[config.method].centralised and config.availability.is_perfect)
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,10 @@ class Comparison:
         self.baseline = baseline
         names = dict.fromkeys(name for run in runs for name in run.axes)
         self.rates = [name for name in names if name not in ("method", *DEGREES)]
-        headings = {(degree := _degree(run.axes)): _heading(degree, run.config) for run in runs}
-        self._headings = {key: own for key, own in headings.items() if key is not None} or headings
+        tied = [run for run in runs if _heeds_partition(run.config)]
+        self._tied = {self._key(run.axes) for run in tied}
+        degrees = [(_degree(run.axes), run.config) for run in tied or runs]
+        self._headings = {degree: _heading(degree, config) for degree, config in degrees}
         places = dict.fromkeys(self._key(run.axes)[0] for run in runs)
         self._places = sorted(places, key=lambda place: self.methods.index(place[0]))
         configs = {self._key(run.axes): run.config for run in runs}
@@ -186,7 +192,8 @@ class Comparison:
 
     def _cell_key(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
         """Return the key of a row's entry in a column; degree None if it is for all columns."""
-        return (place, degree) if (place, degree) in self._cells else (place, None)
+        own = (place, degree)
+        return own if own in self._cells or (place, None) in self._tied else (place, None)
 
     def _compare(self, score: str, degree: _Degree) -> None:
         """Store the best mean of comparable rows in a column, and p-values against a reference.

@@ -38,7 +38,7 @@ def summary(nmi: float, kappa: float = 0.5, seconds: float = 2.0) -> Json:
 
 
 def planned(*axes: Axes, dataset: str = "digits") -> list[PlannedRun[ClusterConfig]]:
-    return [PlannedRun(own, ClusterConfig(dataset=dataset)) for own in axes]
+    return [PlannedRun(own, ClusterConfig(dataset=dataset, method=own["method"])) for own in axes]
 
 
 def skews(*values: str) -> dict[str, tuple[str, ...]]:
@@ -123,6 +123,13 @@ def test_a_degree_of_skew_is_no_column_of_another_partition() -> None:
     plan = planned_comparison({}, ["k-fed"], partitions, seeds=1)
     rows = Comparison(plan, [(run.axes, summary(0.5)) for run in plan]).table("nmi")
     assert [list(row)[2:] for row in rows] == [["p = 0.5"], ["dirichlet, alpha = 0.5"]]
+
+
+def test_runs_without_skew_stand_in_no_column_of_a_degree() -> None:
+    partitions = {"partition.kind": ("skew", "iid"), "partition.p": ("0.5",)}
+    plan = planned_comparison({}, ["k-fed"], partitions, seeds=1)
+    rows = Comparison(plan, [(run.axes, summary(0.5)) for run in plan]).table("nmi")
+    assert [list(row)[2:] for row in rows] == [["p = 0.5"], ["iid"]]
 
 
 def test_unknown_methods_and_skews_are_refused() -> None:
