@@ -119,8 +119,9 @@ def _untrained_images(run: ClusteringRun, excluded: Tensor) -> Tensor:
         held = len(run.data) - len(absent)
         raise UsageError(
             f"membership compares {run.data.unit}s that the run was trained on with "
-            f"{_LEAST_IMAGES} others or more, and {run.config.dataset} has {len(images)} others: "
-            f"cluster a part of it, such as --set data.images={held * 2 // 3}, and attack that run"
+            f"{_LEAST_IMAGES} others or more, and {run.config.dataset} has "
+            f"{format_count(len(images), 'other')}: cluster a part of it, such as "
+            f"--set data.images={held * 2 // 3}, and attack that run"
         )
     return images
 
