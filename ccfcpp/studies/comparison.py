@@ -79,7 +79,7 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
     the prefixes ``availability.`` and, for the degree of heterogeneity, ``partition.``.
     """
     own: Axes = {"method": config.method}
-    if _heeds_partition(config):
+    if heeds_partition(config):
         own |= config.partition.degree
     values = values_of(config)
     for key in cell:
@@ -90,7 +90,7 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
     return own
 
 
-def _heeds_partition(config: ClusterConfig) -> bool:
+def heeds_partition(config: ClusterConfig) -> bool:
     """Return whether the partition changes a run: if clients are absent, so it does for all."""
     return not (METHODS[config.method].centralised and config.availability.is_perfect)
 
@@ -157,7 +157,7 @@ class Comparison:
         self.baseline = baseline
         names = dict.fromkeys(name for run in runs for name in run.axes)
         self.rates = [name for name in names if name not in ("method", *DEGREES)]
-        tied = [run for run in runs if _heeds_partition(run.config)]
+        tied = [run for run in runs if heeds_partition(run.config)]
         self._tied = {self._key(run.axes) for run in tied}
         degrees = [(_degree(run.axes), run.config) for run in tied or runs]
         self._headings = {degree: _heading(degree, config) for degree, config in degrees}

@@ -10,13 +10,19 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure
 from ccfcpp.reports.drawing import axis_number as in_full
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.run_reader import title_of_system
-from ccfcpp.studies.comparison import with_costs, with_presence_scores
+from ccfcpp.studies.comparison import (
+    DEGREES,
+    heeds_partition,
+    with_costs,
+    with_presence_scores,
+)
 from ccfcpp.studies.grids import Axes
 from ccfcpp.studies.paper_figures import draw_scores
 from ccfcpp.studies.results import Result, images
@@ -115,11 +121,11 @@ def _draw_by_axis(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]
     drawn = []
     for place in itertools.product(*others.values()):
         fixed = dict(zip(others, place, strict=True))
-        # A run without an axis, such as p for a centralised system, is in every figure.
         selected = [
             (axes, result)
             for axes, result in cells.results
             if all(axes.get(key, value) == value for key, value in fixed.items())
+            and all(_has_place(axes, result, key) for key in cells.numbers)
         ]
         selected.sort(key=lambda run: float(run[0].get(axis, "-inf")))
         beside = [f"{axis_name(key)} = {format_number(value)}" for key, value in fixed.items()]
@@ -132,6 +138,17 @@ def _draw_by_axis(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]
             )
             drawn.append(_make_figure(heading, figure.caption, figure.figure, figure.rows))
     return drawn
+
+
+def _has_place(axes: Axes, result: Result, axis: str) -> bool:
+    """Return whether a run is in figures against an axis.
+
+    A run without it, such as p for a centralised system, is at all values, unless what it lacks is
+    the degree of another kind of partition than its own.
+    """
+    config = result.config
+    tied = isinstance(config, ClusterConfig) and heeds_partition(config)
+    return axis in axes or axis not in DEGREES or not tied
 
 
 def _make_figure(

@@ -259,6 +259,24 @@ def test_a_setting_of_one_method_tells_studies_apart_and_so_do_folders(tmp_path:
     assert ["<b>" in row["p = 0"] for row in nmi] == [False, False, True, True]
 
 
+def test_a_run_without_skew_stands_at_no_p(tmp_path: Path) -> None:
+    """A centralised system, which no partition changes, stands at each."""
+    paths = [tmp_path / kind for kind in ("skew", "iid")]
+    for path in paths:
+        axes = {"partition.p": ["0", "1"]} if path.name == "skew" else {}
+        setting: Tree = {"dataset": "digits", "partition": {"kind": path.name}}
+        plan = planned_comparison(setting, ["k-fed", "km"], axes, seeds=1)
+        study = planned_study(path, plan)
+        for planned in plan:
+            finish(study, planned, {"nmi": 0.5, "kappa": 0.4, "seed": 0})  # type: ignore[arg-type]
+    joined = examine_studies(paths)
+    first = study_figures(joined.cells).figures[0]
+    assert [(row["system"], row["p"]) for row in first.rows] == [
+        ("k-FED, study skew", "0"), ("k-FED, study skew", "1"),
+        *[(f"KM, study {own}", p) for own in ("skew", "iid") for p in ("0", "1")],
+    ]  # fmt: skip
+
+
 def test_classification_at_another_alpha_is_another_study(tmp_path: Path) -> None:
     """A single alpha is no axis there."""
     paths = [classified(tmp_path / str(one), {"partition.alpha": one}) for one in (1, 2)]
