@@ -153,7 +153,7 @@ HOSTILITY = _with_panel(
     Flag("attack.attackers"),
     Flag("defence.rule", named="defence"),
 )
-IMAGES = WINDOW, SKIP = _with_panel(
+IMAGES = _, SKIP = _with_panel(
     "Your own images", Flag("data.window", "LOW,HIGH"), Flag("data.skip", "SHARE")
 )
 MACHINE = DEVICE, _, DATA_ROOT = _with_panel(

@@ -53,7 +53,7 @@ _FLAGS = (
     ),
     flags.ROUNDS,
     flags.ENCODER,
-    flags.WINDOW,
+    *flags.IMAGES,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,

@@ -91,7 +91,8 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 
 
 def heeds_partition(config: ClusterConfig) -> bool:
-    """Return whether the partition changes a run: if clients are absent, so it does for all."""
+    """Return whether the partition changes a run."""
+    # If clients are absent, the partition determines which images are missing.
     return not (METHODS[config.method].centralised and config.availability.is_perfect)
 
 

@@ -162,10 +162,7 @@ def test_settings_without_effect_are_refused(
     ("arguments", "complaint"),
     [
         ([], "clusters is not given: give --clusters"),
-        (
-            ["--clusters", 3, "--set", "data.skip=5%"],
-            "data.skip = 0.05 has no effect over a network",
-        ),
+        (["--clusters", "3", "--skip", "5%"], "--skip 0.05 has no effect over a network"),
         (
             ["--clusters", 3, "--set", "data.newcomers=[new/]"],
             "data.newcomers is given by --from alone: leave it out",
