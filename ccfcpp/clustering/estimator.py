@@ -83,9 +83,9 @@ class FederatedClustering(
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to choose it from the
             data, with Fed-SCAN, Fed-EMP, Fed-KM, Fed-FCM or Fed-EM, or with CCFC or CCFC++ if they
             are pre-trained by neighbours.
-        method: Name of a system, as in ``ccfcpp cluster --method``; ``auto``: Fed-EMP for
-            1,000 or more images in colour, Fed-SCAN for other images, and Fed-EM for vectors, with
-            20 principal components if they are longer than 32.
+        method: Name of a system, as in ``ccfcpp cluster --method``; ``auto``: Fed-EMP for 1,000 or
+            more images in colour of 24 × 24 pixels or more, Fed-SCAN for other images, and Fed-EM
+            for vectors, with 20 principal components if they are longer than 32.
         random_state: Seed of all random numbers. With a ``RandomState``, each fit draws a seed from
             it; with None, each fit has a new seed.
         device: ``auto``, ``cpu`` or ``cuda``.
