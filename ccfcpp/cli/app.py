@@ -40,7 +40,7 @@ from ccfcpp.runs.signals import handled_by
 
 _EXAMPLES = """Examples:
 
-ccfcpp cluster --p 0.75: scikit-learn's digits over ten clients, in seconds
+ccfcpp cluster --p 0.75: scikit-learn's digits over ten clients, in a minute
 
 ccfcpp inspect photos/: what is there, what cannot be read, and in which size images meet
 
@@ -130,7 +130,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Federated clustering, and classification, of images that stay with their owners."""
+    """Federated clustering, and classification, of data that stay with their owners."""
 
 
 for command in (

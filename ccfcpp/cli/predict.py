@@ -92,7 +92,8 @@ def predict(
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
     read = _read(photos, loaded, settings)
-    for line in describe_reading(read, skipped.name):
+    gaps = loaded.describe_gaps(read.values) if loaded.problem.has_vectors else []
+    for line in (*describe_reading(read, skipped.name), *gaps):
         console.print(line)
     console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
@@ -132,7 +133,8 @@ def predict(
                 f"median outlier score {outlier:.2f}: 1 is usual, and {read.unit}s of kinds that "
                 "the run has not seen have more"
             )
-        line = f"{out}: {format_count(len(clusters), read.unit)} in {len(set(clusters))} clusters"
+        found = format_count(len(set(clusters)), "cluster")
+        line = f"{out}: {format_count(len(clusters), read.unit)} in {found}"
         unsure = len(read) - len(clusters)
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 

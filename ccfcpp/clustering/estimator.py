@@ -35,12 +35,13 @@ from ccfcpp.core.config_layers import dump_yaml, merge, unflatten, validated
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
+from ccfcpp.data.categories import describe_categories
 from ccfcpp.data.columns import (
     Roles,
     check_distinct,
     find_vector_columns,
-    frame_numbers,
     known_names,
+    read_frame,
     warn_of_row_numbers,
 )
 from ccfcpp.data.npz import from_arrays
@@ -371,11 +372,13 @@ class FederatedClustering(
         kinds = getattr(X, "dtypes", ()) if names else ()  # That of a series is no list.
         texts = any(getattr(kind, "kind", "") in "OmM" for kind in kinds)
         texts = texts and (reset or bool(self._column_names))
+        remarks: list[str] = []
         if by_name := bool(roles.categories or roles.dates or texts):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")
             names = roles.arranged(known_names("X", names) if reset else self._column_names)
-            X = frame_numbers("X", X, names, roles)  # noqa: N806
+            table = read_frame("X", X, names, roles)
+            X, remarks = table.numbers, describe_categories(table.categories)  # noqa: N806
             # scikit-learn would miss the names, which the array has no more.
             convert = convert if reset else check_array
         array = convert(
@@ -393,7 +396,7 @@ class FederatedClustering(
         find_vector_columns("X", roles, known, names)
         plain = [place for place, name in enumerate(known) if name not in roles.categories]
         notes = warn_of_row_numbers("X", [known[place] for place in plain], dense[:, plain])
-        return replace(data, notes=tuple(notes))
+        return replace(data, notes=(*notes, *remarks))
 
     @property
     def _column_names(self) -> list[str]:

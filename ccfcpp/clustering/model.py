@@ -19,13 +19,16 @@ from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.mahalanobis import SampleDistribution, split_model
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.preprocessing.categories import count_unknown
 from ccfcpp.clustering.preprocessing.make_algorithm import make_algorithm
+from ccfcpp.clustering.preprocessing.phases import PhasedClustering
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.files import read_tensors
 from ccfcpp.core.randomness import SERVER
-from ccfcpp.data.columns import Roles, frame_numbers, known_names
+from ccfcpp.core.units import format_count
+from ccfcpp.data.columns import Roles, known_names, read_frame
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
@@ -126,6 +129,31 @@ class Model:
         measures = confidence(self.algorithm, self.final_model, client, clusters, self.typical)
         return {"cluster": clusters} | measures
 
+    def describe_gaps(self, samples: Tensor) -> list[str]:
+        """Return a line for each column that is missing or unknown in a table, (rows, d).
+
+        Columns whose values are all missing, and columns of categories with some that the model
+        has no column for.
+        """
+        names = self.columns or tuple(map(str, range(samples.shape[1])))
+        missing = samples.isnan().all(dim=0).tolist()
+        lines = [
+            f"column {name!r} is missing: the run's mean stands for it"
+            for name, all_missing in zip(names, missing, strict=True)
+            if all_missing
+        ]
+        categories = self.problem.config.section(VectorsConfig).categories
+        if categories and isinstance(self.algorithm, PhasedClustering):
+            known = self.algorithm.phase_state(self.final_model)
+            counts = count_unknown(samples[:, -len(categories) :].double(), known).tolist()
+            lines += [
+                f"column {name!r}: {count} of {format_count(len(samples), 'row')} hold a category "
+                "that the model has no column for: the run had none so spelt, or few rows of it"
+                for name, count in zip(categories, counts, strict=True)
+                if count
+            ]
+        return lines
+
     def probabilities(self, images: Samples) -> Tensor | None:
         """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
@@ -166,9 +194,8 @@ class Model:
         if names is None or not self.columns:
             return np.asarray(images)
         roles = Roles.of(vectors)
-        return frame_numbers(
-            "the data frame", images, known_names("the model", self.columns), roles
-        )
+        names = known_names("the model", self.columns)
+        return read_frame("the data frame", images, names, roles).numbers
 
     def _assign(self, images: Samples) -> tuple[Client, Tensor]:
         """Return a client that holds the images, and their clusters on the CPU."""

@@ -7,7 +7,7 @@ preprocess vectors together.
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.name_matching import canonical
+from ccfcpp.core.name_matching import canonical, describe_spellings
+from ccfcpp.core.units import list_first
 from ccfcpp.data.npz import NOTHING, Array
 
 CODE_BITS = 48
@@ -29,13 +30,15 @@ _NOTHING_OF_PANDAS = ("<NA>", "NaT")
 def code(text: str) -> float:
     """Return a category's code, a whole number below 2**48; NaN for a text that means "missing".
 
+    As with pandas, "none" is a category, such as of alarms, and "None" is not.
+
     Example:
         >>> code(" red") == code("red"), code("red") == code("blue"), code("NA")
         (True, False, nan)
     """
     name = canonical(text)
     lowered = name.lower()
-    if lowered in NOTHING or name in _NOTHING_OF_PANDAS:
+    if lowered in NOTHING - {"none"} or name in ("None", *_NOTHING_OF_PANDAS):
         return math.nan
     # A truth value is written as True by pandas, and as true by others.
     name = lowered if lowered in ("true", "false") else name
@@ -44,14 +47,12 @@ def code(text: str) -> float:
 
 
 def texts_of(cells: Array) -> list[str]:
-    """Return the text of each of a column's cells."""
+    """Return the text of each of a column's cells; that of None is empty."""
     if cells.dtype.kind != "O":
         return [*map(str, cells.astype(np.str_).tolist())]
     # As numpy's strings all would take as much memory as the longest.
-    return [
-        cell.decode("utf-8", "replace") if isinstance(cell, bytes) else str(cell)
-        for cell in cells.tolist()
-    ]
+    there = ["" if cell is None else cell for cell in cells.tolist()]
+    return [c.decode("utf-8", "replace") if isinstance(c, bytes) else str(c) for c in there]
 
 
 def encode(cells: Array) -> tuple[NDArray[np.float64], list[str]]:
@@ -59,6 +60,23 @@ def encode(cells: Array) -> tuple[NDArray[np.float64], list[str]]:
     texts = texts_of(cells)
     codes = {text: code(text) for text in dict.fromkeys(texts)}
     return np.array([codes[text] for text in texts]), sorted(codes)
+
+
+def describe_categories(categories: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return remarks on texts that are taken for missing, or for one category, a line each.
+
+    ``categories`` are the distinct texts of each column.
+    """
+    lines = []
+    for name, texts in categories.items():
+        gaps = [text for text in texts if math.isnan(code(text))]
+        # Not those that pandas writes where it has no value.
+        if words := [text for text in gaps if text.strip() not in ("", "nan", *_NOTHING_OF_PANDAS)]:
+            named = list_first([*map(repr, words)])
+            lines.append(f"column {name!r} has no value where it holds {named}")
+        there = [text for text in texts if text not in gaps]
+        lines += describe_spellings(there, f"values of {name!r}")
+    return lines
 
 
 def days_of(path: Path | str, name: str, cells: Array) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import list_first
-from ccfcpp.data.categories import code, days_of, encode, texts_of
+from ccfcpp.data.categories import days_of, encode, texts_of
 from ccfcpp.data.npz import Array
 from ccfcpp.data.vectors import Missing
 
@@ -60,8 +60,8 @@ class Table(NamedTuple):
     """Content hash of the encoder that made the vectors; empty if it is not known."""
     notes: tuple[str, ...] = ()
     """Remarks for the user on how the table was read, a line each."""
-    texts: Mapping[float, str] = {}
-    """The text of each code in the columns of categories."""
+    categories: Mapping[str, Sequence[str]] = {}
+    """The distinct texts of each column of categories."""
 
 
 class Roles(NamedTuple):
@@ -189,7 +189,7 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         source.names,
         source.encoder,
         source.notes,
-        {code(text): canonical(text) for _, texts in coded.values() for text in texts},
+        {name: texts for name, (_, texts) in coded.items()},
     )
     if not table.columns or numbers.size == 0 or numbers.dtype.kind not in "biuf":
         return table
@@ -197,16 +197,11 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         return with_columns(table, roles.chosen)
     plain = len(table.columns) - len(coded)
     warnings = warn_of_row_numbers(path, table.columns[:plain], numbers[:, :plain])
-    spellings = [
-        line
-        for name, (_, texts) in coded.items()
-        for line in describe_spellings(texts, f"values of {name!r}")
-    ]
-    return table._replace(notes=(*table.notes, *warnings, *spellings))
+    return table._replace(notes=(*table.notes, *warnings))
 
 
-def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -> Array:
-    """Return columns of a pandas data frame as numbers, as those of a file; (rows, columns).
+def read_frame(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -> Table:
+    """Read columns of a pandas data frame as numbers, as those of a file.
 
     Args:
         where: What the frame is, for messages.
@@ -220,16 +215,18 @@ def frame_numbers(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -
     given = dict(zip(known_names(where, map(str, frame.columns)), frame.columns, strict=True))
     if lacking := [name for name in wanted if name not in given]:
         raise UsageError(f"{where} has no column {lacking[0]!r}, which the model needs")
-    columns = []
+    columns, categories = [], {}
     for name in wanted:
         cells = np.asarray(frame[[given[name]]]).reshape(-1)
         if name in roles.categories:
-            columns.append(encode(cells)[0])
+            codes, categories[name] = encode(cells)
+            columns.append(codes)
         elif name in roles.dates:
             columns.append(days_of(where, name, cells))
         else:
             columns.append(_floats(where, name, cells))
-    return np.stack(columns, axis=1)
+    shown, numbers = (*wanted,), np.stack(columns, axis=1)
+    return Table(shown, shown, numbers, categories=categories)
 
 
 def _floats(where: str, name: str, cells: Array) -> NDArray[np.float64]:

@@ -1,8 +1,9 @@
 """Decoding of image files to uint8 arrays: the only place where a decoder reads untrusted bytes.
 
-Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped. Of a file with
-several frames or pages the first is taken. Values of more than 8 bits are mapped to 8 linearly,
-from the image's own range or from a given window. HEIC and DICOM each need an optional package.
+Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped, unless the image has
+one colour, and only its alpha shows anything. Of a file with several frames or pages the first is
+taken. Values of more than 8 bits are mapped to 8 linearly, from the image's own range or from a
+given window. HEIC and DICOM each need an optional package.
 """
 
 import importlib.util
@@ -38,6 +39,7 @@ MOST_PIXELS = 100_000_000
 # PIL tries only these: for EPS it would start another program.
 _FORMATS: tuple[str, ...] = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
 _GREY_MODES = ("1", "L", "LA", "La")
+_MIDDLE = 128
 _ORIENTATION = 274
 """EXIF tag of the orientation."""
 _SIGNATURES = re.compile(
@@ -244,7 +246,21 @@ def _decode_pil(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
     if image.mode in bit_depth.HIGH_MODES:
         grey = to_8_bits(bit_depth.decode_grey(image), window)[None]
         return 255 - grey if bit_depth.is_white_zero(image) else grey
+    image = _flatten_alpha(image)
     if image.mode in _GREY_MODES:
         grey = np.array(image.convert("L"))[None]
         return np.bitwise_xor(grey, 128) if bit_depth.is_signed(image) else grey
     return np.array(image.convert("RGB")).transpose(2, 0, 1)
+
+
+def _flatten_alpha(image: Image.Image) -> Image.Image:
+    """Put a drawing of one colour, whose shape is in alpha, on a background of white or black."""
+    if image.getbands()[-1] != "A":
+        return image
+    *colours, (least, most) = image.getextrema()
+    if least == most or any(low != high for low, high in colours):
+        return image
+    is_dark = sum(low for low, _ in colours) < _MIDDLE * len(colours)
+    below = Image.new("RGBA", image.size, "white" if is_dark else "black")
+    flat = Image.alpha_composite(below, image.convert("RGBA"))
+    return flat.convert("L" if len(colours) == 1 else "RGB")

@@ -42,7 +42,8 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
     Grey values are rescaled by the file's slope and intercept, or its lookup table. Then they are
     mapped to 0 to 255: by `window`, the two values that become 0 and 255, if the image has more
     than 8 bits; else by the file's own first lookup table or window (DICOM PS3.3, C.11.2.1); else
-    by the range of the values or, up to 8 bits, of the stored bits. MONOCHROME1 is inverted.
+    by the range of the values but padding or, up to 8 bits, of the stored bits. MONOCHROME1 is
+    inverted.
     """
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -72,8 +73,23 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
             ends = np.array([low, low + 2**dataset.BitsStored - 1])
             low, high = sorted(apply_modality_lut(ends, dataset).tolist())
             window = low, high
+        elif window is None:
+            window = _range_without_padding(values, pixels, dataset)
     grey = to_8_bits(values, window)[None]
     return 255 - grey if dataset.PhotometricInterpretation == "MONOCHROME1" else grey
+
+
+def _range_without_padding(
+    values: NDArray[Any], pixels: NDArray[Any], dataset: Any
+) -> Window | None:
+    """Return the smallest and largest value outside the padding; None if the image has none."""
+    padding = _first(dataset.get("PixelPaddingValue"))
+    if padding is None:
+        return None
+    limit = _first(dataset.get("PixelPaddingRangeLimit"))
+    low, high = sorted((padding, padding if limit is None else limit))
+    shown = values[(pixels < low) | (pixels > high)]
+    return (float(shown.min()), float(shown.max())) if shown.size else None
 
 
 def _take_first_frame(dataset: Any) -> None:

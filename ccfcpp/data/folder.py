@@ -1,7 +1,7 @@
 """Images from a folder of image files, or from an archive of such a folder."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
+from ccfcpp.core.units import format_count
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import installed_extras
 from ccfcpp.data.file_tree import ImageFile, Tree, open_tree
 from ccfcpp.data.folder_layout import Layout, assign_folders, check_classes
 from ccfcpp.data.image_files import (
+    FileFacts,
     Read,
     Reading,
     check_share,
@@ -35,6 +37,7 @@ from ccfcpp.data.vectors import VectorData
 if TYPE_CHECKING:
     from ccfcpp.data.encoders.encoder import Encoder
 
+_BITS = 8
 _THUMBNAIL_SIDE = 64
 """Height and width of thumbnails in pixels."""
 
@@ -93,10 +96,26 @@ def read_folder(
     read = [file for file, fact in zip(layout.files, facts, strict=True) if not fact.reason]
     data = _make_data_set(name, torch.from_numpy(values), layout.files, read)
     names = tuple(fact.name for fact in facts if not fact.reason)
+    notes = (*data.notes, *layout.notes, *_describe_decoding(facts, how))
     if isinstance(data, VectorData) and encoder is not None:
         pictures = partial(read_thumbnails, path, how)
         data = replace(data, encoder=encoder.hash, named_by="file", pictures=pictures)
-    return replace(data, names=names, reading=reading)
+    return replace(data, names=names, reading=reading, notes=notes)
+
+
+def _describe_decoding(facts: Sequence[FileFacts], how: DataConfig) -> Iterator[str]:
+    """Yield remarks on files of which not all is read: frames, and more than 8 bits."""
+    headers = [fact.header for fact in facts if fact.header and not fact.reason]
+    if several := sum(header.frames > 1 for header in headers):
+        yield f"of {format_count(several, 'file')} with several frames or pages the first is read"
+    deep = sum(header.bits > _BITS for header in headers)
+    if deep and how.window is None:
+        yield (
+            f"{format_count(deep, 'image')} of more than 8 bits: each is mapped to 8 by its own "
+            "range or DICOM window; --window LOW,HIGH gives all the same"
+        )
+    if headers and not deep and how.window is not None:
+        yield "--window has no effect, since no image has more than 8 bits"
 
 
 def _decode_cached(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
@@ -106,7 +125,9 @@ def _decode_cached(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Sh
         images, facts = read_files(files, tree, how, shape)
         return {"images": images, "files": facts_as_array(facts)}
 
-    key = json.dumps([how.image_size, shape, how.window, how.max_pixels, installed_extras()])
+    # The records name files by their paths below the root.
+    root = str(tree.root.absolute())
+    key = json.dumps([root, how.image_size, shape, how.window, how.max_pixels, installed_extras()])
     arrays = cached(tree.disk_paths(files), f"folder {key}", ("images", "files"), decode)
     return arrays["images"], facts_from_array(arrays["files"])
 

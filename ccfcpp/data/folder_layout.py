@@ -1,6 +1,7 @@
 """Layouts of folders of images, which decide classes, clients, and images for testing.
 
-Layouts, where `train/` and `test/` may each stand between the folder and the rest:
+Layouts, where `train/` (or `training/`) and `test/` (or `testing/`) may each stand between the
+folder and the rest:
 
     folder/CLASS/…/IMAGE        labelled
     folder/…/IMAGE              unlabelled, if images lie in the folder itself
@@ -26,7 +27,10 @@ from typing import NamedTuple
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.data.file_tree import ImageFile, Tree
-from ccfcpp.data.sets.domainnet import SPLITS, find_lists, select_listed
+from ccfcpp.data.sets.domainnet import find_lists, select_listed
+
+_SPLITS = {"train": False, "training": False, "test": True, "testing": True}
+"""Folders, in lower case, that separate training from test images: whether it has the latter."""
 
 
 class Layout(NamedTuple):
@@ -36,11 +40,13 @@ class Layout(NamedTuple):
         files: The images of the chosen classes, in order.
         empty: Folders that should hold images and hold none.
         lists: Text files that list training or test images.
+        notes: Remarks on the layout, a line each.
     """
 
     files: list[ImageFile]
     empty: list[Path]
     lists: set[Path]
+    notes: tuple[str, ...] = ()
 
 
 def assign_folders(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
@@ -56,7 +62,10 @@ def assign_folders(tree: Tree, clients: bool, classes: Sequence[str] | None) -> 
         files = _client_files(tree, top, classes, empty, lists)
     else:
         files = _split_files(tree, top, empty)
-    if any(file.folder is None for file in files):
+    notes: tuple[str, ...] = ()
+    if outside := next((file.path for file in files if file.folder is None), None):
+        if tree.folders[outside.parent] or any(file.folder for file in files):
+            notes = (f"no folder is a class, since {tree.name(outside)} lies in none of them",)
         files = [file._replace(folder=None) for file in files]
     while len({canonical(file.class_name or "") for file in files}) == 1 and all(
         file.folder not in (None, file.path.parent) for file in files
@@ -66,7 +75,7 @@ def assign_folders(tree: Tree, clients: bool, classes: Sequence[str] | None) -> 
         known = sorted({name for file in files if (name := file.class_name)})
         kept = check_classes(classes, known, str(tree.root))
         files = [file for file in files if canonical(file.class_name or "") in kept]
-    return Layout(files, empty, lists)
+    return Layout(files, empty, lists, notes)
 
 
 def _find_top(tree: Tree, clients: bool) -> Path:
@@ -132,18 +141,18 @@ def _find_client_top(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
 
 
 def _is_split(folder: Path) -> bool:
-    return folder.name.lower() in SPLITS
+    return folder.name.lower() in _SPLITS
 
 
 def _split_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]:
     folders, images = tree.folders[folder], tree.images[folder]
     if not folders or not all(map(_is_split, folders)) or images:
         return _class_files(tree, folder, empty)
-    names = {sub: sub.name.lower() for sub in folders}
+    has_test = {sub: _SPLITS[sub.name.lower()] for sub in folders}
     return [
         # With training images only, there is no split.
-        file._replace(test=names[sub] == "test" if "test" in names.values() else None)
-        for sub in sorted(folders, key=lambda sub: SPLITS.index(names[sub]))
+        file._replace(test=has_test[sub] if any(has_test.values()) else None)
+        for sub in sorted(folders, key=lambda sub: has_test[sub])
         for file in _class_files(tree, sub, empty)
     ]
 

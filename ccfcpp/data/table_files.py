@@ -47,12 +47,14 @@ def read_csv(path: Path, roles: Roles) -> Source:
     numbered = [*map(str, range(len(first)))]
     counting = numbered, ["", *numbered[:-1]]
     counts = len(first) >= _FEWEST_COUNTED and [first[0].strip(), *first[1:]] in counting
-    notes: tuple[str, ...] = ()
     if has_names := counts or not _are_numbers(first):
         columns = [column[1:] for column in columns]
-    else:
-        shown = list_first([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
+    shown = list_first([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
+    notes: tuple[str, ...] = ()
+    if not has_names:
         notes = (f"the first row, {shown}, is taken for values, and not for names of columns",)
+    elif 2 * sum(cell.strip() != "" and _are_numbers([cell]) for cell in first) > len(first):
+        notes = (f"the first row, {shown}, is taken for names of columns, and not for values",)
     names = first if has_names else numbered
     return Source(
         tuple(first) if has_names else (),
@@ -78,12 +80,14 @@ def csv_columns(path: Path) -> list[Any]:
     # A line must fit into a block.
     size = max(_BLOCK, _CELL * len(names))
     try:
-        return csv.read_csv(  # type: ignore[no-any-return]
-            path,
-            csv.ReadOptions(use_threads=False, block_size=size, column_names=names),
-            csv.ParseOptions(newlines_in_values=True),
-            csv.ConvertOptions(column_types=dict.fromkeys(names, string())),
-        ).columns
+        # Opened here, since pyarrow takes no path that is not in UTF-8.
+        with path.open("rb") as file:
+            return csv.read_csv(  # type: ignore[no-any-return]
+                file,
+                csv.ReadOptions(use_threads=False, block_size=size, column_names=names),
+                csv.ParseOptions(newlines_in_values=True),
+                csv.ConvertOptions(column_types=dict.fromkeys(names, string())),
+            ).columns
     except ArrowInvalid as error:
         for line, row in _lines(path):
             if len(row) != len(first):
@@ -158,7 +162,8 @@ def read_parquet(path: Path, roles: Roles) -> Source:
     from pyarrow.parquet import ParquetFile
 
     try:
-        table = ParquetFile(path).read()
+        with path.open("rb") as file:
+            table = ParquetFile(file).read()
         index = (table.schema.pandas_metadata or {}).get("index_columns") or []
     except (ArrowException, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no Parquet file ({error})") from error

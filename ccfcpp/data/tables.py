@@ -22,6 +22,7 @@ from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, files_of, is_hidden
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import format_count, list_first
+from ccfcpp.data.categories import code, describe_categories
 from ccfcpp.data.columns import (
     Roles,
     Source,
@@ -37,7 +38,8 @@ from ccfcpp.data.vectors import VectorData, check_numeric, vectors_from
 
 _ELSEWHERE = (
     *(f".csv.{packed}" for packed in ("gz", "bz2", "xz", "zip", "zst")),
-    *(".tsv", ".tab", ".xls", ".xlsx", ".ods", ".feather", ".arrow", ".orc", ".pq"),
+    *(".tsv", ".tab", ".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".feather", ".arrow", ".orc"),
+    *(".pq", ".sav", ".dta", ".sas7bdat", ".rds", ".jsonl", ".sqlite"),
 )
 """Suffixes of tables that are not read."""
 _MOST_NOTES = 5
@@ -88,10 +90,13 @@ def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()
             read_vectors(file, vectors, table.columns)
         raise
     spellings = describe_spellings(table.written, "columns")
-    notes = list(dict.fromkeys((*spellings, *data.notes, *table.notes)))
+    of_values = () if columns else describe_categories(table.categories)
+    notes = list(dict.fromkeys((*spellings, *data.notes, *table.notes, *of_values)))
     if (more := len(notes) - _MOST_NOTES) > 0:
         notes[_MOST_NOTES:] = [f"and {format_count(more, 'note')} more on {path}"]
-    data = replace(data, encoder=table.encoder, notes=tuple(notes), texts=table.texts)
+    written = (text for texts in table.categories.values() for text in texts)
+    texts = {code(text): canonical(text) for text in written}
+    data = replace(data, encoder=table.encoder, notes=tuple(notes), texts=texts)
     if (names := table.names) is None:
         return data
     if names.shape != (len(data),):
@@ -225,9 +230,13 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         tables[0].encoder,
         (
             *(f"the tables in its folder {name} are not read" for name in subfolders),
+            *(f"{name} is not read" for name in names if _is_other_file(folder / name)),
             *(note for table in originals for note in table.notes),
         ),
-        {code: text for table in originals for code, text in table.texts.items()},
+        {
+            name: sorted({text for table in originals for text in table.categories.get(name, ())})
+            for name in roles.categories
+        },
     )
 
 
@@ -235,6 +244,10 @@ def _is_folder_of_tables(path: Path) -> bool:
     with suppress(OSError):  # Such as lost+found, which only root may read.
         return path.is_dir() and bool(files_of(path, VECTOR_SUFFIXES))
     return False
+
+
+def _is_other_file(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() not in VECTOR_SUFFIXES
 
 
 def _join(files: Sequence[Path], parts: Sequence[Array | None], what: str) -> Array | None:

@@ -150,3 +150,17 @@ def test_what_is_wrong_takes_one_line(
     line = refused("predict", k_fed, digits, "--out", tmp_path / "there.csv")
     assert "there.csv is there already: give another --out" in line
     assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+def test_gaps_of_a_table_are_told(tmp_path: Path) -> None:
+    rows = [f"{size},{age},{'low' if size < 5 else 'high'}" for size in range(10) for age in "123"]
+    (tmp_path / "run.csv").write_text("\n".join(["size,age,grade", *rows]))
+    few = ("--clusters", 2, "--clients", 1, "--partition", "iid", "--missing", "mean")
+    run = ("--method", "fed-km", "--categories", "grade", *few, "--out", tmp_path / "run")
+    succeeded("cluster", "--dataset", tmp_path / "run.csv", *run)
+    (tmp_path / "new.csv").write_text("size,grade\n1,low\n2,HIGH\n3,HIGH\n4,\n")
+    told = succeeded(
+        "predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "c.csv"
+    ).stderr
+    assert "column 'age' is missing: the run's mean stands for it" in " ".join(told.split())
+    assert "column 'grade': 2 of 4 rows hold a category that" in " ".join(told.split())

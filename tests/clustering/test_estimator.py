@@ -331,6 +331,8 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
         load_model(tmp_path / "saved").assign(np.eye(3))
     with pytest.raises(UsageError, match="X has no column 'born', which the model needs"):
         model.predict(frame[["colour", "size"]])
+    with pytest.warns(UserWarning, match="values of 'colour' 'Red' and 'red' look alike"):
+        clone(model).fit(frame.assign(colour=["Red", *kinds[1:]]))
     twice = {"vectors": {"categories": ["colour"], "dates": ["colour"]}}
     with pytest.raises(UsageError, match="column 'colour' is named twice"):
         FederatedClustering(3, method="fed-km", settings=twice).fit(frame)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.categories import code, date_of, days_of, encode
-from ccfcpp.data.columns import Roles, frame_numbers
+from ccfcpp.data.columns import Roles, read_frame
 from tests.support.vectors import read_vectors
 
 
@@ -117,13 +117,13 @@ def test_a_column_of_a_frame_that_holds_no_numbers_is_named(
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"odd": column, "kind": ["x", "y", "x"]})
     with pytest.raises(UsageError, match=f"column 'odd' holds '{shown}.*, which is no number"):
-        frame_numbers("X", frame, ["odd", "kind"], Roles(categories=("kind",)))
+        read_frame("X", frame, ["odd", "kind"], Roles(categories=("kind",)))
 
 
 def test_missing_values_of_a_frame() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": pandas.array([1.5, None]), "kind": pandas.array(["x", None])})
-    numbers = frame_numbers("X", frame, ["a", "kind"], Roles(categories=("kind",)))
+    numbers = read_frame("X", frame, ["a", "kind"], Roles(categories=("kind",))).numbers
     assert np.isnan(numbers).tolist() == [[False, False], [True, True]]
 
 
@@ -139,6 +139,20 @@ def test_a_category_that_is_missing_is_refused_or_kept(tmp_path: Path) -> None:
         read_vectors(path, categories=["kind"])
     kept = read_vectors(path, categories=["kind"], missing="mean").vectors
     assert kept.isnan().tolist() == [[False, False], [False, True]]
+
+
+def test_none_is_a_category_and_a_line_names_what_is_missing(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "a,alarm\n1,none\n5,major\n3,NA\n4,\n")
+    data = read_vectors(path, categories=["alarm"], missing="mean")
+    assert data.vectors[:, 1].isnan().tolist() == [False, False, True, True]
+    assert data.notes == ("column 'alarm' has no value where it holds 'NA'",)
+
+
+def test_spellings_of_two_clients_are_told(tmp_path: Path) -> None:
+    written(tmp_path / "sites" / "north.csv", "a,grade\n1,low\n2,high\n")
+    written(tmp_path / "sites" / "south.csv", "a,grade\n1,Low\n2,high\n")
+    (note,) = read_vectors(tmp_path / "sites", categories=["grade"]).notes
+    assert note.startswith("values of 'grade' 'Low' and 'low' look alike")
 
 
 def test_spellings_that_look_alike_are_told(tmp_path: Path) -> None:
@@ -188,6 +202,6 @@ def test_parquet_and_frames_have_the_numbers_of_csv(tmp_path: Path) -> None:
     assert csv.columns == parquet.columns == ("a", "born", "grade", "smokes", "colour")
     wanted = csv.vectors.numpy()
     np.testing.assert_array_equal(parquet.vectors.numpy(), wanted)
-    np.testing.assert_array_equal(frame_numbers("X", frame, csv.columns, roles), wanted)
+    np.testing.assert_array_equal(read_frame("X", frame, csv.columns, roles).numbers, wanted)
     assert wanted[:2, 1].tolist() == [1, 10956.25]
     assert wanted[0, 2] == code("1")

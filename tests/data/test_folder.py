@@ -132,6 +132,31 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
     assert data.owner_names == tuple(sorted({owner for owner in owners if owner}))
 
 
+def test_training_and_testing_are_no_classes(tmp_path: Path) -> None:
+    for split in ("Training", "Testing"):
+        for kind in ("glioma", "healthy"):
+            _save(tmp_path / split / kind / "0.png", 7)
+    data = load(str(tmp_path))
+    assert (data.classes, _test(data)) == (("glioma", "healthy"), [False, False, True, True])
+
+
+@pytest.mark.parametrize("stray", ["overview.png", "test/0.png"])
+def test_an_image_outside_the_classes_is_named(tmp_path: Path, stray: str) -> None:
+    top = tmp_path / ("train" if "test" in stray else "")
+    for kind in "ab":
+        _save(top / kind / "0.png", 7)
+    _save(tmp_path / stray, 7)
+    data = load(str(tmp_path))
+    assert not data.classes
+    assert data.notes == (f"no folder is a class, since {stray} lies in none of them",)
+
+
+def test_names_do_not_come_from_an_earlier_reading_of_a_folder_above(tmp_path: Path) -> None:
+    _save(tmp_path / "photos" / "a" / "0.png", 7)
+    assert load(str(tmp_path)).names == ("photos/a/0.png",)
+    assert load(str(tmp_path / "photos")).names == ("a/0.png",)
+
+
 def test_classes_are_chosen_without_decoding_others(tmp_path: Path) -> None:
     images = tmp_path / "images"  # beside the cache
     for i, name in enumerate(("eel", "cat", "ant")):

@@ -98,6 +98,46 @@ def test_a_window_is_alike_for_all_images(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images[3], GREY)
 
 
+def test_padding_is_no_part_of_the_range(tmp_path: Path) -> None:
+    pytest.importorskip("pydicom")
+    values = np.arange(0, 1024, 16, dtype=np.int16).reshape(8, 8)
+    padded = np.where(np.eye(8) > 0, -2048, values).astype(np.int16)
+    traps.write(tmp_path, [Trap("0.dcm", traps.dicom(padded, PixelPaddingValue=-2048))])
+    shown = values[np.eye(8) == 0].astype(float)
+    expected = np.rint((shown - shown.min()) * 255 / (shown.max() - shown.min()))
+    (image,) = load(str(tmp_path)).images.numpy()[:, 0]
+    np.testing.assert_array_equal(image[np.eye(8) == 0], expected)
+    assert (image[np.eye(8) > 0] == 0).all()
+
+
+@pytest.mark.parametrize(("ink", "ground"), [(0, 255), (255, 0)])
+def test_a_drawing_in_alpha_is_seen(tmp_path: Path, ink: int, ground: int) -> None:
+    shape = np.eye(8, dtype=np.uint8) * 255
+    same = np.full((8, 8), ink, np.uint8)
+    traps.write(
+        tmp_path,
+        [
+            Trap("0.png", traps.encoded(np.dstack([same, same, same, shape]), "PNG")),
+            Trap("1.png", traps.encoded(np.dstack([same, shape]), "PNG")),
+        ],
+    )
+    for image in load(str(tmp_path)).images.numpy():
+        np.testing.assert_array_equal(image, np.where(shape, ink, ground)[None].repeat(3, 0))
+
+
+def test_a_line_says_what_of_images_is_not_read(tmp_path: Path) -> None:
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) + 29_000
+    traps.write(tmp_path / "deep", [Trap("0.png", traps.encoded(deep, "PNG"))])
+    (note,) = load(str(tmp_path / "deep")).notes
+    assert note.startswith("1 image of more than 8 bits: each is mapped to 8 by its own range")
+    assert open_images(str(tmp_path / "deep"), data=DataConfig(window=(0, 65535))).notes == ()
+    flat = Trap("0.png", traps.encoded(np.eye(8, dtype=np.uint8), "PNG"))
+    traps.write(tmp_path / "flat", [flat])
+    assert open_images(str(tmp_path / "flat"), data=DataConfig(window=(0, 65535))).notes == (
+        "--window has no effect, since no image has more than 8 bits",
+    )
+
+
 def test_images_of_one_value_are_not_black(tmp_path: Path) -> None:
     flat = np.full((4, 4), 700, np.uint16)
     traps.write(tmp_path, [Trap("a.png", traps.encoded(flat, "PNG"))])

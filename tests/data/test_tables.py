@@ -211,6 +211,22 @@ def test_a_line_says_that_a_first_line_is_no_names(tmp_path: Path) -> None:
     assert read_vectors(written(tmp_path / "y.csv", "y2019,2020\n5,6\n")).notes == ()
 
 
+def test_a_line_says_that_a_first_line_of_numbers_is_taken_for_names(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "-1.5,1.3,bad\n2,3,good\n4,5,bad\n")
+    assert read_vectors(path, label_column="bad").notes == (
+        "the first row, -1.5, 1.3, bad, is taken for names of columns, and not for values",
+    )
+
+
+def test_a_folder_may_have_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    for name in ("north", "caf\udce9"):
+        written(folder / f"{name}.csv", "a,b\n1,2\n")
+    written(folder / "codes.txt", "a: age")
+    data = read_vectors(folder)
+    assert (len(data), data.notes) == (2, ("codes.txt is not read",))
+
+
 def test_lines_without_a_cell_before_names_that_count(tmp_path: Path) -> None:
     data = read_vectors(written(tmp_path / "x.csv", "\n\n0,1,2\n5,6,7\n"))
     assert (data.vectors.tolist(), data.columns) == ([[5, 6, 7]], ("0", "1", "2"))

@@ -105,6 +105,15 @@ def one_hot(codes: Tensor, known: PreprocessingParams) -> Tensor:
     return torch.where(codes.isnan().unsqueeze(2), torch.nan, slots).flatten(1)
 
 
+def count_unknown(codes: Tensor, known: PreprocessingParams) -> Tensor:
+    """Count the rows of each column with a category that the vocabulary lacks; (columns,).
+
+    ``codes`` are float64 of shape (samples, columns); a missing one does not count.
+    """
+    slots = one_hot(codes, known).view(*codes.shape, -1)
+    return (slots.sum(dim=2) == 0).sum(dim=0)
+
+
 @dataclass(frozen=True)
 class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, CategoryCounts]):
     """Server side of exchange ``vocabulary``: choose the categories that become columns."""
@@ -163,6 +172,13 @@ class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, 
         counts, checks = counts.gather(1, order), total.checks.gather(1, order)
         keys = order + BUCKETS * (checks / counts.clamp(min=1)).round().long()
         kept = torch.where(counts > 0, keys, -1)
+        for name, any_kept in zip(self.config.categories, (kept >= 0).any(dim=1), strict=True):
+            if not any_kept:
+                raise FederationError(
+                    f"nothing is left of column {name!r}: no client has {self.config.rare} rows "
+                    "(vectors.rare, or more by its owner's rules) of one category, so leave the "
+                    "column out of vectors.categories, or lower vectors.rare"
+                )
         missing = self.config.most_categories - most
         return replace(state, vocabulary=F.pad(kept, (0, missing), value=-1)), {}
 

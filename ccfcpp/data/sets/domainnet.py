@@ -10,7 +10,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.data.file_tree import ImageFile, Tree
 
-SPLITS = ("train", "test")
+_SPLITS = ("train", "test")
 
 
 def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
@@ -19,7 +19,7 @@ def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, l
     ``folder`` contains the clients' folders ``owners`` and their list files.
     """
     there = {canonical(path.name): path for path in tree.others[folder]}
-    names = {owner: [f"{owner.name}_{split}.txt" for split in SPLITS] for owner in owners}
+    names = {owner: [f"{owner.name}_{split}.txt" for split in _SPLITS] for owner in owners}
     lists = {
         owner: [there.get(canonical(name), folder / name) for name in own]
         for owner, own in names.items()
@@ -51,7 +51,7 @@ def select_listed(
     there = {canonical(str(file.path)): file.path for file in files}
     kept_classes = set(map(canonical, classes or ()))
     is_test = {}
-    for split, path in zip(SPLITS, lists, strict=True):
+    for split, path in zip(_SPLITS, lists, strict=True):
         for number, line in enumerate(tree.text(path).splitlines(), 1):
             if not line.strip():
                 continue

@@ -180,6 +180,12 @@ def test_too_many_values_end_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch
         run.train()
 
 
+def test_a_column_whose_values_are_all_rare_ends_the_run_in_one_line() -> None:
+    rows = [["often", f"kind {number}"] for number in range(40)]
+    with pytest.raises(FederationError, match="nothing is left of column 'b': no client has 5"):
+        run_on(rows, 0, rare=5).train()
+
+
 def test_a_column_of_categories_counts_as_much_as_one_of_numbers() -> None:
     found = expanded(run_on(words(5, 300, 5), 5, scale="standard", most_categories=8))
     variances = found.var(axis=0)
