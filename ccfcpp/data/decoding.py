@@ -257,7 +257,8 @@ def _flatten_alpha(image: Image.Image) -> Image.Image:
     """Put a drawing of one colour, whose shape is in alpha, on a background of white or black."""
     if image.getbands()[-1] != "A":
         return image
-    *colours, (least, most) = image.getextrema()
+    extrema: Any = image.getextrema()
+    *colours, (least, most) = extrema
     if least == most or any(low != high for low, high in colours):
         return image
     is_dark = sum(low for low, _ in colours) < _MIDDLE * len(colours)

@@ -49,7 +49,10 @@ def test_inspect_says_what_a_run_would_find(photos: Path) -> None:
         "clients": {"lisbon": 8, "oslo, old town": 8},
         "empty": ["prague"],
         "hidden": [],
-        "notes": [],
+        "notes": [
+            "8 images of more than 8 bits: each is mapped to 8 by its own range or DICOM window; "
+            "--window LOW,HIGH gives all the same"
+        ],
         "refused": None,
     }
     assert {each["file"] for each in skipped} == {
