@@ -186,6 +186,13 @@ class Step:
             return run
 
 
+def batch_lengths(samples: int, size: int, least: int = 0) -> list[int]:
+    """Return the number of samples in each batch; a rest below a floor joins the batch before."""
+    lengths = [min(size, samples - start) for start in range(0, samples, size)]
+    # Left out, or as a batch of its own, a small rest would tell of few samples.
+    return [*lengths[:-2], sum(lengths[-2:])] if 0 < samples % size < least else lengths
+
+
 class Batches:
     """The random batches of a client's epochs.
 

@@ -41,6 +41,7 @@ from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatSGD
 from ccfcpp.models.state import random_state
+from ccfcpp.models.steps import batch_lengths
 
 TRAINING = local_training_exchange("training", with_centroids=True)
 GLOBAL = "global centroids"  # in models, as in the public code; of shape (global clusters, d)
@@ -187,7 +188,7 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
         target.train()  # so that BatchNorm standardises latents over the batch
         optimizer = FlatSGD(online, config.learning_rate, MOMENTUM, WEIGHT_DECAY)
         latents, losses, epochs = [], [], 1 if known.centroids is None else config.epochs
-        for first, second, turned, turns in self._batches(client, own, epochs):
+        for first, second, turned, turns in self._batches(client, own, epochs, least):
             with torch.no_grad():
                 target.weights.lerp_(online.weights, 1 - config.decay)
                 latents.append(F.normalize(target(first)[0]))
@@ -199,8 +200,10 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
                 optimizer.step()
                 losses.append(float(loss.detach()))
         seen, source = torch.cat(latents), own.generator("centroids")
-        # A cluster of so many views is of so many images if these are of one epoch.
-        memory = seen[-min(config.memory, len(seen) // epochs if least else len(seen)) :]
+        # A cluster of so many views is of so many images if these are of one epoch. With a floor it
+        # is the whole epoch: a server could ask for all views but one.
+        most = len(seen) // epochs if least else len(seen)
+        memory = seen[-(most if least > 1 else min(config.memory, most)) :]
         clusters = min(config.local_clusters, max(1, len(memory) // max(1, least)))
         found = local_centroids(memory, clusters, source, least)
         if len(found) == 0:
@@ -210,13 +213,16 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
         mean = sum(losses) / len(losses) if losses else None
         return TrainingUpdate(model, len(client), mean, CentroidUpdate(found.float(), sizes))
 
-    def _batches(self, client: Client, own: Randomness, epochs: int) -> Iterator[list[Tensor]]:
+    def _batches(
+        self, client: Client, own: Randomness, epochs: int, least: int = 0
+    ) -> Iterator[list[Tensor]]:
         """Yield three views of a batch's images, the third turned, and its quarter turns."""
         shape = client.images.shape[2], client.images.shape[3]
         for epoch in range(epochs):
             source = own.generator(f"batches {epoch}")
             order = torch.randperm(len(client), generator=source)
-            for batch in torch.split(order, self.config.batch_size):
+            lengths = batch_lengths(len(client), self.config.batch_size, least)
+            for batch in torch.split(order, lengths):
                 if len(batch) > 1:  # for BatchNorm
                     images = to_float(client.images[batch]).repeat(3, 1, 1, 1)
                     drawn = draw_views(len(images), self.views, shape, source)

@@ -75,6 +75,24 @@ def test_centroids_are_of_as_many_images_as_an_owner_wants(n: int, least: int, m
         assert 1 <= len(one.local.centroids) <= most
 
 
+@pytest.mark.parametrize(("least", "batches", "views"), [(0, [4, 4], 7), (5, [4, 5], 9)])
+def test_with_a_floor_no_server_leaves_an_image_out(
+    least: int, batches: list[int], views: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"epochs": 3, "batch_size": 4, "memory": 7}
+    orchestra = Orchestra(Problem(tiny("orchestra", {"orchestra": settings}), (1, 8, 8), 3, CPU))
+    (client,), state = clients_of_sizes(9), orchestra.initial_state(Randomness(0))
+    found = orchestra._batches(client, Randomness(0, 0, 0), 1, least)
+    assert [len(first) for first, *_ in found] == batches
+
+    def clustered(latents: torch.Tensor, *_: object) -> torch.Tensor:
+        assert len(latents) == views
+        return latents[:1]
+
+    monkeypatch.setattr(algorithm, "local_centroids", clustered)
+    answers(orchestra, TRAINING, state, [client], Randomness(0, 1), least)
+
+
 @given(SEEDS, SIZES, SIZES)
 def test_the_servers_descent(seed: int, points: int, clusters: int) -> None:
     own, moved = directions(seed, points), torch.nn.Parameter(directions(seed + 1, clusters))
