@@ -183,13 +183,23 @@ def test_classes_that_tell_samples_apart_are_not_named(command: str, tmp_path: P
         "classify": {"data": {"test_share": 0.5}},
     }
     config: Tree = {**CLASSIFY, **settings[command]}
-    rules = Rules(allow=("counts", "classes"))
+    rules = Rules(allow=("counts", "classes"), accept=("data.test_share=0.5",))
     for classes, status in ((15, "done"), (16, "forbidden")):
         data = folders(31, *(f"patient {number}" for number in range(classes)))
         answer = answer_to(tmp_path, rules, data, command, config)
         assert answer.status == status, answer
     assert "16 classes for" in answer.reason
     assert "patient" not in answer.reason
+
+
+@pytest.mark.parametrize("setting", ["train_images=5", "test_images=5", "test_share=0.5"])
+def test_no_server_chooses_which_images_are_trained_on(setting: str, tmp_path: Path) -> None:
+    """Two runs whose images differ by one would tell the gradient of that one."""
+    key, _, value = setting.partition("=")
+    config: Tree = {**CLASSIFY, "data": {key: float(value) if "." in value else int(value)}}
+    answer = answer_to(tmp_path, Rules(allow=("classes",)), folders(40, "a"), "classify", config)
+    assert answer.status == "forbidden"
+    assert f"(--accept data.{setting})" in answer.reason
 
 
 def test_vectors_are_refused_before_a_word_of_them_is_said(tmp_path: Path) -> None:

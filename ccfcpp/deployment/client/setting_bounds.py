@@ -3,7 +3,8 @@
 The gradient of a linear layer over pixels is a multiple of the image itself. And with a tiny
 learning rate the model hardly changes, so that the sums of many steps can be solved for single
 images. So networks must have the architecture of an installed preset, and rates must not be far
-below those of presets. An owner can accept more settings by name.
+below those of presets. Nor does a server choose which images are trained on. An owner can accept
+more settings by name.
 """
 
 import functools
@@ -30,8 +31,10 @@ _SHAPES = (
     *("dcn.widths", "dcn.latent", "gan.noise", "gan.generator_width", "gan.discriminator_width"),
     # A smaller one would tell rarer values of the columns with categories.
     "vectors.rare",
+    # Two runs with other splits would train on images that differ by one.
+    *("data.train_images", "data.test_images", "data.test_share"),
 )
-"""Settings of networks and pooled representations: only values of presets are accepted."""
+"""Settings of networks, pooled representations and splits: only values of presets are accepted."""
 
 _RATES = (
     *("scan.learning_rate", "scan.matrix_rate", "crops.learning_rate", "crops.matrix_rate"),
