@@ -103,6 +103,7 @@ IMAGES, VECTORS = (1, 8, 8), (5,)
         ("fedavg", {"model": {"widths": []}}, IMAGES, ("models", "classes", "pixels")),
         ("ccfc++", {"model": {"widths": []}}, IMAGES, ("models", "centroids", "sums", "pixels")),
         ("fed-emp", {"crops": {"widths": []}}, IMAGES, ("sums", "pixels")),
+        ("fed-dcn", {}, IMAGES, ("models", "centroids", "pixels", "synthetic")),
         ("orchestra", {}, IMAGES, ("models", "centroids")),
         ("orchestra", {"orchestra": {"widths": []}}, IMAGES, ("models", "centroids", "pixels")),
     ],

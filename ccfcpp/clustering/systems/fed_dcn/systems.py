@@ -8,7 +8,8 @@ _DCN: Tree = {"widths": [512, 256, 128], "latent": 5, "pretrain_epochs": 50, "ep
 FED_DCN = System(
     title="FedDCN",
     sends="decoder, centroids, model",
-    kinds=("models", "centroids", "synthetic"),
+    # The first layer is over all pixels: its gradients are averages of them.
+    kinds=("models", "centroids", "pixels", "synthetic"),
     make=lazy("ccfcpp.clustering.systems.fed_dcn.algorithm", "FedDCN"),
     sections={"dcn": FedDCNConfig, "compute": PrecisionConfig},
     fixed={"dcn": {**_DCN, "batch_size": 256, "learning_rate": 0.0072818}},
