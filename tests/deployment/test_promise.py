@@ -186,6 +186,8 @@ def test_an_owner_sets_how_many_exchanges_a_run_may_have(tmp_path: Path) -> None
         ("fed-scan", {"scan": {"hidden": 9}}, "scan.hidden=9"),
         ("fed-scan", {"scan": {"learning_rate": 1e-30}}, "scan.learning_rate=1e-30"),
         ("fed-scan", {"affine": {"rotation": 0.0}}, "affine.rotation=0"),
+        ("ccfc++", {"preset": "published", "views": {"area": [1.0, 1.0]}}, "views.area=[1,1]"),
+        ("orchestra", {"views": {"rotation": 0.5}}, "views.rotation=0.5"),
         ("fed-emp", {"crops": {"widths": [8, 8]}}, "crops.widths=[8,8]"),
         ("orchestra", {"orchestra": {"latent": 4096}}, "orchestra.latent=4096"),
         ("orchestra", {"orchestra": {"learning_rate": 1e-9}}, "orchestra.learning_rate=1e-09"),
@@ -216,6 +218,8 @@ def test_a_network_of_any_system_has_bounds_and_its_defaults_are_within(method: 
     sections = METHODS[method].sections
     usual: Tree = {name: kind().model_dump(mode="json") for name, kind in sections.items()}
     assert refused_setting("cluster", {"method": method, **usual}, ()) is None
+    resolved = resolve(ClusterConfig, "cluster", {"method": method}).model_dump(mode="json")
+    assert refused_setting("cluster", resolved, ()) is None
     for key, value in flatten(usual):
         if key.rpartition(".")[2] in ("widths", "hidden", "latent", "learning_rate"):
             other: object = [7] if isinstance(value, list) else float(str(value)) / 1000

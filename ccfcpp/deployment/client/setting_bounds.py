@@ -29,18 +29,20 @@ _SHAPES = (
     *("model.widths", "model.latent", "model.projector_width", "model.predictor_width"),
     *("model.representation", "orchestra.widths", "orchestra.latent"),
     *("dcn.widths", "dcn.latent", "gan.noise", "gan.generator_width", "gan.discriminator_width"),
+    *("views.area", "views.ratio", "views.blur"),
     # A smaller one would tell rarer values of the columns with categories.
     "vectors.rare",
     # Two runs with other splits would train on images that differ by one.
     *("data.train_images", "data.test_images", "data.test_share"),
 )
-"""Settings of networks, pooled representations and splits: only values of presets are accepted."""
+"""Settings of networks, pooled representations, ranges of views and splits: only values of presets
+are accepted."""
 
 _RATES = (
     *("scan.learning_rate", "scan.matrix_rate", "crops.learning_rate", "crops.matrix_rate"),
     *("training.learning_rate", "affine.rotation", "affine.scale", "affine.shear", "affine.shift"),
     *("spp.noise", "orchestra.learning_rate", "dcn.learning_rate", "gan.generator_rate"),
-    "gan.discriminator_rate",
+    *("gan.discriminator_rate", "views.rotation", "views.blur_probability"),
 )
 """Learning rates and strengths of augmentations: accepted from a tenth of the smallest value in a
 preset."""
@@ -96,6 +98,7 @@ def _known_configs(command: Command, method: str) -> Iterator[Mapping[str, Any]]
     if method:
         sections = METHODS[method].sections.items()
         yield {name: kind().model_dump(mode="json") for name, kind in sections}
+        yield METHODS[method].fixed
     for name in preset_names():
         if name.partition("/")[0] in _PARTS[command]:
             yield read_yaml(preset_file(name))
