@@ -1,17 +1,25 @@
 """Whatever a client sends in whatever exchange: it alone is refused, and the run goes on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from torch import Tensor
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
+from ccfcpp.clustering.preprocessing.vectors import VectorPhase
+from ccfcpp.core.config import RunConfig, Tree, VectorsConfig
 from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import RefusedUpdateError
 from supervised.classifiers import CLASSIFIERS
 from tests.clustering.test_exchanges import TWO_ROUNDS, VARIANTS
 from tests.support.classification import labelled_clients, small_config
@@ -25,6 +33,7 @@ from tests.support.fuzz import (
     bytes_like,
     changes,
     examples,
+    filled,
 )
 
 VICTIM = "client 1"
@@ -110,6 +119,33 @@ def test_any_tensors(name: str, target_of: Callable[[str], Target]) -> None:
         assert_survives(target, where, with_tensors(change))
 
     survives()
+
+
+@pytest.mark.parametrize("name", ["fed-em 0", "feddp-kmeans 0"])
+def test_the_largest_numbers_that_are_finite(name: str, target_of: Callable[[str], Target]) -> None:
+    """Each tensor of doubles by itself: two such numbers have no finite sum."""
+    target = target_of(name)
+    for where in target.places(VICTIM):
+        content = load(target.tape.answers[where].payload)
+        for own in (key for key, tensor in content.items() if tensor.dtype == torch.float64):
+
+            def huge(content: dict[str, Tensor], own: str = own) -> dict[str, Tensor]:
+                return {**content, own: filled(content[own], 1.7e308, everywhere=True)}
+
+            assert_survives(target, where, with_tensors(huge))
+
+
+def test_sums_of_a_table_that_no_rows_have() -> None:
+    config = VectorsConfig(categories=("a",), components=2, missing="mean")
+    known, member = PreprocessingParams(mean=torch.zeros(61)), Member(0, "a", 10)
+    for work in VectorPhase(config, 3).last_exchanges():
+        form: Any = work.update_format(known)
+        sums = {name: torch.zeros(spec.shape).double() for name, spec in form.items()}
+        update = work.exchange.update(**sums)
+        work.check(known, update, [member])
+        for name in sums.keys() - {"counts"}:
+            with pytest.raises(RefusedUpdateError):
+                work.check(known, replace(update, **{name: sums[name] + 1.7e308}), [member])
 
 
 @pytest.mark.parametrize("name", ["k-fed 0", "fed-scan 0", "scaffold"])

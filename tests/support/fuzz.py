@@ -55,7 +55,10 @@ DTYPES = [dtype for dtype in EVERY_DTYPE if _travels(dtype)]
 
 _LENGTHS = st.sampled_from([0, 1, 2, 3, 8, 64])
 _VALUES = st.sampled_from(
-    [float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5, 1e15, 1e30, 3e38, 1e300, 2.0**62]
+    [
+        *(float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5),
+        *(1e15, 1e30, 3e38, 1e300, 1.7e308, 2.0**62),
+    ]
 )
 
 

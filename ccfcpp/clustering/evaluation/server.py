@@ -1,6 +1,6 @@
 """Server side of the exchanges that evaluate a clustering without labels, and their state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -8,13 +8,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, check_products
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, SampleDistribution
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Metrics
-from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.payload import check_counts, pack, sum_updates
 from ccfcpp.engine.update_format import UpdateFormat, format_of
 
 FinalModel = TypeVar("FinalModel")
@@ -151,6 +152,12 @@ class MembersServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], Cluste
 
 class SpreadsServerWork(MembersServerWork):
     """Server side of exchange ``spreads``: adds up distances, silhouettes and outer products."""
+
+    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
+        """Refuse sums, counts and products that cannot be those of the senders' points."""
+        super().check(message, update, senders)
+        check_counts(update.scattered, senders)
+        check_products(update.scatter, update.scattered)
 
     def aggregate(
         self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness

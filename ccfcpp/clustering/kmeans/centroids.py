@@ -42,6 +42,16 @@ def check_near(centroids: Tensor) -> None:
         raise RefusedUpdateError(f"centroids lie beyond {FARTHEST:g}")
 
 
+def check_products(products: Tensor, counts: Tensor) -> None:
+    """Check that sums of products of two offsets are possible for so many points within bounds.
+
+    Raises:
+        RefusedUpdateError: A sum is too large.
+    """
+    if bool((products.abs() > (2 * FARTHEST) ** 2 * counts.clamp(min=1)).any()):
+        raise RefusedUpdateError(f"products are of points beyond {FARTHEST:g}")
+
+
 def required_centroids(centroids: Tensor | None) -> Tensor:
     """Return the centroids after a check that they are not None.
 

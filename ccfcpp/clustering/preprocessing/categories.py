@@ -26,7 +26,7 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork
+from ccfcpp.engine.exchange import Exchange, Metrics, RefusedUpdateError, ServerWork
 from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.update_format import Count, Spec, Sum, UpdateFormat
 
@@ -137,9 +137,14 @@ class VocabularyServerWork(ServerWork[PreprocessingParams, PreprocessingParams, 
     def check(
         self, message: PreprocessingParams, update: CategoryCounts, senders: Sequence[Member]
     ) -> None:
-        """Refuse counts that are negative or exceed the number of the senders' rows."""
+        """Refuse counts that cannot be of the senders' rows, and numbers that are not theirs."""
         check_counts(update.counts.min(), senders)
         check_counts(update.counts.sum(dim=1).max(), senders)
+        for power, sums in ((1, update.checks), (2, update.squares)):
+            # A little more is allowed for rounding of secure sums.
+            most = (_CHECKS - 1) ** power * update.counts + 0.5
+            if bool((sums > most).any() or (sums < -0.5).any()):
+                raise RefusedUpdateError("it sums numbers that no category has")
 
     def aggregate(
         self,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import FARTHEST, ClusterSums
 from ccfcpp.clustering.kmeans.chunks import SumBlocks, blocks
 from ccfcpp.clustering.preprocessing.categories import (
     TRIES,
@@ -37,6 +37,7 @@ from ccfcpp.engine.exchange import (
     Exchange,
     Images,
     Metrics,
+    RefusedUpdateError,
     ServerWork,
 )
 from ccfcpp.engine.payload import check_counts, sum_updates
@@ -45,6 +46,8 @@ from ccfcpp.engine.update_format import Count, Part, Spec, Sum, UpdateFormat
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative size below which a difference or an eigenvalue may be only a rounding error."""
 _LEAST = torch.finfo(torch.float64).tiny
+_FARTHEST_SCALED = 1e150
+"""Largest allowed coordinate before scaling, as for a client's own vectors."""
 
 
 def expand(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
@@ -205,9 +208,14 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
     def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
-        """Refuse counts that are negative or exceed the number of the senders' vectors."""
+        """Refuse counts that cannot be of the senders' vectors, and sums that could overflow."""
         for count in (update.counts.min(), update.counts.max()):
             check_counts(count, senders)
+        # As ``check_range`` has it, vectors that are scaled may be far away.
+        config, power = self.phase.config, 2 if self.exchange is SPREADS else 1
+        far = FARTHEST if config.scale == "none" and not config.whiten else _FARTHEST_SCALED
+        if bool((update.sums.abs() > (2 * far) ** power * update.counts.clamp(min=1)).any()):
+            raise RefusedUpdateError(f"vectors lie beyond {far:g}")
 
     def aggregate(
         self, state: PreprocessingParams, updates: Iterable[Sums], randomness: Randomness

@@ -21,6 +21,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     InitState,
     SumsWork,
+    check_products,
     required_centroids,
     zero_small_clusters,
 )
@@ -31,7 +32,7 @@ from ccfcpp.clustering.systems.pooled.config import MixtureConfig
 from ccfcpp.clustering.systems.shallow.pixels import InitBySums, PixelRule
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
@@ -234,6 +235,13 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         """Return an update's shapes and dtypes: the sums for each component."""
         means = required_centroids(message.centroids)
         return format_of(pack(zero_sums(means, self.config.covariance)))
+
+    def check(self, message: Mixture, update: MixtureSums, senders: Sequence[Member]) -> None:
+        """Refuse sums, products and a likelihood that cannot be those of the senders' points."""
+        super().check(message, update, senders)
+        counts = update.counts.view(-1, *[1] * (update.scatters.ndim - 1))
+        check_products(update.scatters, counts)
+        check_products(update.likelihood, update.counts.sum())
 
     def aggregate(
         self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, check_products, cluster_means
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.systems.shallow.config import FedDPConfig
 from ccfcpp.clustering.systems.shallow.feddp_sums import (
@@ -113,8 +113,9 @@ class ComputeMean(ServerWork[FedDPState, Frame, Moments]):
         return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
 
     def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
-        """Refuse a number of images that is larger than the senders'."""
+        """Refuse a number of images that is larger than the senders', or moments beyond bounds."""
         check_counts(update.images, senders)
+        check_products(update.moments, update.images)
 
 
 @dataclass(frozen=True)
