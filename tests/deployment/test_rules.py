@@ -203,6 +203,14 @@ def test_no_server_chooses_which_images_are_trained_on(setting: str, tmp_path: P
     assert f"(--accept data.{setting})" in answer.reason
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 5000), (1, 5000, 8), (1, 8, 8, 8)])
+def test_a_server_asks_for_no_image_that_fills_the_disk(shape: tuple[int, ...]) -> None:
+    config = {"command": "cluster", "config": {}, "image_shape": shape}
+    with pytest.raises(ValueError, match="sides of at most 4096"):
+        RunSpec.model_validate(config)
+    assert RunSpec.model_validate({**config, "image_shape": (5000,)}).unit == "vector"
+
+
 def test_vectors_are_refused_before_a_word_of_them_is_said(tmp_path: Path) -> None:
     data = vectors_from("a", np.zeros((20, 2)), "a", columns=("age", "weight"))
     answer = answer_to(tmp_path, Rules(), data, "cluster", {"method": "fed-scan"})

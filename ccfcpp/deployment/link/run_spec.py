@@ -53,6 +53,14 @@ class RunSpec(Section):
     clients: Size = 0
     roster: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
+    @field_validator("image_shape")
+    @classmethod
+    def _sides_are_bounded(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Refuse sides beyond ``data.image_size``: clients resize their images to them."""
+        if len(shape) not in (0, 1, 3) or any(side > 4096 for side in shape[1:]):
+            raise ValueError("images have three axes, and sides of at most 4096")
+        return shape
+
     @field_validator("config")
     @classmethod
     def _remove_server_settings(cls, config: Tree) -> Tree:
