@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import cluster_sizes
-from ccfcpp.clustering.evaluation.server import EvaluationState, initial_cells
+from ccfcpp.clustering.evaluation.server import EvaluationMessage, EvaluationState, initial_cells
 from ccfcpp.clustering.evaluation.summary_text import NOT_EVALUATED, evaluation_rows
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import resolve
@@ -178,6 +178,22 @@ def test_halves_are_compared_as_in_one_place(seed: int, n: int, clients: int, k:
         return
     expected = slow_stability(points, clusters, owners)
     assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
+
+
+def test_no_count_of_either_half_is_of_fewer_images_than_allowed() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.rand(60, 2, generator=generator)
+    message = EvaluationMessage(None, halves=torch.rand(2, 3, 1, generator=generator).double() / 8)
+    tables = []
+    for least in (0, 5):
+        work = judging_of(3).client_works(ClientContext(60, 1, least=least))["halves"]
+        task, client = Task("", "halves", 0, 0), Client(0, "", drawn.double())
+        told: Any = work.local_updates(task, message, [client], Randomness(0))
+        assert torch.equal(told[0].counts, told[0].sums.sum(dim=1))
+        tables.append(told[0].sums)
+    assert torch.equal(tables[1], torch.where(tables[0] < 5, 0, tables[0]))
+    assert tables[1].any()
+    assert not torch.equal(*tables)
 
 
 def test_clients_that_hold_one_image_each_are_halved_too() -> None:

@@ -9,7 +9,7 @@ clusters: latents, pixels or vectors; of unit length if they are assigned by cos
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -138,12 +138,15 @@ class HalvesClientWork(CellsClientWork):
     """Client side of exchange ``halves``: contingency tables of two clusterings of each half."""
 
     def of_client(self, message: AnyMessage, client: Client, randomness: Randomness) -> ClusterSums:
-        """Count each half's points by the own (row) and the other half's cluster (column)."""
+        """Count a half's points by the own (row) and the other's cluster (column); 0 if few."""
         points, half, centres = self._by_halves(message, client, randomness)
         halves, k, _ = centres.shape
         clusters = half * k + assign_within_half(points, half, centres)
         by_other = F.one_hot(assign_within_half(points, 1 - half, centres), k)
-        return self.cluster_sums(by_other, clusters, halves * k)
+        found = self.cluster_sums(by_other, clusters, halves * k)
+        kept = found.sums * (found.sums >= self.context.least)
+        # The count of a row would tell what is left out of it.
+        return replace(found, sums=kept, counts=kept.sum(dim=1))
 
 
 def assign_within_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:

@@ -166,8 +166,8 @@ class SumTransitions(SumOfClients[EncoderState, Transitions]):
     """Client side of a merge: sums of the joint over-cluster probabilities of pairs of images.
 
     Pairs are an image and each of its neighbours, which are searched anew, and any two images of a
-    client. Clients, and folds (random subsets) of a client, with fewer than ``context.least``
-    images add nothing.
+    client. An over-cluster with a mass (Σ p) of fewer than ``context.least`` images in a fold (a
+    random subset) of a client adds no row, and none to the pairs if it has so in the whole client.
     """
 
     pairs: Pairs
@@ -186,9 +186,10 @@ class SumTransitions(SumOfClients[EncoderState, Transitions]):
         folds = self.pairs.folds
         fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
         by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
-        by_fold *= (fold.bincount(minlength=folds) >= self.context.least).view(-1, 1, 1)
+        least = self.context.least if self.context.least > 1 else 0
+        by_fold *= (F.one_hot(fold, folds).to(p).mT @ p >= least).unsqueeze(2)
+        p = p * (p.sum(dim=0) >= least)
         total = p.sum(dim=0)
         # Without pairs of an image and itself, which would favour over-clusters as they are.
         pairs = torch.outer(total, total) - p.mT @ p
-        pairs *= len(p) >= self.context.least
         return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))
