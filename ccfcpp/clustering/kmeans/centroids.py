@@ -154,6 +154,14 @@ def zero_small_clusters(total: S, least: int) -> S:
     return unpack(type(total), kept)
 
 
+def fewest_for_products(least: int, dimensions: int) -> int:
+    """Return the fewest points whose products are sent: with a floor, as many as dimensions.
+
+    The products of fewer would reveal the directions of the points.
+    """
+    return max(least, dimensions) if least > 1 else least
+
+
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 """Kinds of the fields of ``ClusterSums`` (count or sum), for the declaration of an exchange."""
 

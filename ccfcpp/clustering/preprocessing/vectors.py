@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import FARTHEST, ClusterSums
+from ccfcpp.clustering.kmeans.centroids import (
+    FARTHEST,
+    ClusterSums,
+    fewest_for_products,
+    zero_small_clusters,
+)
 from ccfcpp.clustering.kmeans.chunks import SumBlocks, blocks
 from ccfcpp.clustering.preprocessing.categories import (
     TRIES,
@@ -27,7 +32,7 @@ from ccfcpp.clustering.preprocessing.categories import (
 from ccfcpp.clustering.preprocessing.parameters import PreprocessingParams
 from ccfcpp.clustering.preprocessing.phases import Phase
 from ccfcpp.core.config import VectorsConfig
-from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -227,6 +232,11 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         if state.mean is None or self.exchange is MEANS:
             return replace(state, mean=self._centre(total.mean)), {}
         if self.phase.sums_products(self.exchange):
+            if float(total.counts) == 0:
+                raise FederationError(
+                    f"no client has as many rows as there are columns, {self.phase.d}, and its "
+                    "owner's rules want them for vectors.components: leave it out"
+                )
             factor = _principal_components(self.phase.config, state.mean, total)
         else:
             variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
@@ -307,6 +317,13 @@ class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
         else:
             sums = rows.T @ rows if outer else rows.sum(dim=0)
         return Sums(sums, counts.sum(dim=0))
+
+    def drop_small_sums(self, total: Sums, samples: int) -> Sums:
+        """Set sums over too few vectors to 0: over fewer than ``least``, or than products need."""
+        least = self.context.least
+        if self.phase.sums_products(self.exchange):
+            least = fewest_for_products(least, self.phase.d)
+        return zero_small_clusters(total, least)
 
     def _rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
         """Return the rows whose sum, or sum of outer products, is sent; (samples, d)."""

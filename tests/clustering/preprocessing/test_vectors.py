@@ -1,5 +1,6 @@
 """What clients prepare together is what scikit-learn prepares in one place."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ccfcpp.clustering.preprocessing.phases import PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import VectorPhase
 from ccfcpp.clustering.run import ClusteringRun
 from ccfcpp.core.config import Tree, VectorsConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -239,3 +240,19 @@ def test_a_column_of_few_values_is_not_told() -> None:
     told: Any = work.local_sum(Task("", "", 0, 0), PreprocessingParams(), [client], Randomness(0))
     assert told.counts.tolist() == [0, 6, 0, 6]
     assert told.sums.tolist() == [0, float(values[:, 1].sum()), 0, float(values[:, 3].sum())]
+
+
+@pytest.mark.parametrize(("least", "told"), [(0, 5), (1, 5), (2, 0)])
+def test_no_products_of_fewer_rows_than_columns_are_sent(least: int, told: int) -> None:
+    phase, known = VectorPhase(VectorsConfig(components=2), 6), PreprocessingParams()
+    client, task = Client(0, "a", torch.rand(5, 6)), Task("", "", 0, 0)
+    known = replace(known, mean=torch.zeros(6).double())
+    work: Any = phase.client_works(ClientContext(5, 1, least=least))[-1]
+    found = work.local_sum(task, known, [client], Randomness(0))
+    assert (found.counts.tolist(), bool(found.sums.any())) == ([told], told > 0)
+    server = phase.last_exchanges()[-1]
+    if told:
+        server.aggregate(known, [found], Randomness(0))
+    else:
+        with pytest.raises(FederationError, match="as many rows as there are columns, 6"):
+            server.aggregate(known, [found], Randomness(0))

@@ -22,6 +22,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     InitState,
     SumsWork,
     check_products,
+    fewest_for_products,
     required_centroids,
     zero_small_clusters,
 )
@@ -30,6 +31,7 @@ from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.systems.pooled.config import MixtureConfig
 from ccfcpp.clustering.systems.shallow.pixels import InitBySums, PixelRule
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -161,9 +163,16 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
     def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
-        """Set sums over fewer than ``least`` points to 0; the likelihood, too."""
-        likelihood = total.likelihood * (samples >= self.context.least)
-        return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
+        """Set sums over fewer than ``least`` points to 0; the likelihood, too.
+
+        A component without enough points for its products is left out as a whole: without them its
+        covariance would be too small.
+        """
+        least = self.context.least
+        likelihood = total.likelihood * (samples >= least)
+        if self.covariance == "full":
+            least = fewest_for_products(least, total.sums.shape[1])
+        return replace(zero_small_clusters(total, least), likelihood=likelihood)
 
 
 def zero_sums(means: Tensor, covariance: str) -> MixtureSums:
@@ -248,6 +257,11 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
     ) -> tuple[Mixture, Metrics]:
         """Return the next mixture, and report the mean log-likelihood of the current one."""
         total = sum_updates(updates)
+        if not bool(total.counts.any()):
+            raise FederationError(
+                "no client has as many points in a component as they have dimensions, by its "
+                "owner's rules: give mixture.covariance = diag, or fewer clusters"
+            )
         after = maximise(state, total, self.config.regularisation)
         if state.weights is None:
             return after, {}

@@ -16,6 +16,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     SumOfClients,
     cluster_counts,
+    fewest_for_products,
 )
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.systems.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
@@ -149,7 +150,10 @@ class AddMoments(SumOfImages[Frame, Moments]):
             moments = self._products(rows)
         else:
             moments = self._bound_rows(rows).sum(dim=0)
-        enough = len(client) >= self.context.least
+        least = self.context.least
+        if self.exchange is PRODUCTS:
+            least = fewest_for_products(least, rows.shape[1])
+        enough = len(client) >= least
         return Moments(moments * enough, moments.new_tensor(len(client) * enough))
 
     def _bound_rows(self, rows: Tensor) -> Tensor:

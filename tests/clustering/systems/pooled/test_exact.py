@@ -19,7 +19,10 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.systems.pooled.mixture import Mixture, log_probabilities
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
-from ccfcpp.engine.exchange import AbsentClientError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AbsentClientError, Task
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import Reply
 from tests.support.vectors import ROUNDING, SECURE, Points, after, blobs, experiment, there
@@ -66,6 +69,22 @@ def test_fed_km_is_lloyds_algorithm(tree: Tree, seed: int) -> None:
     inside = make_client(run.evaluator.data, -1, "all", torch.from_numpy(there(run)))
     labels = run.algorithm.assign(found, inside)
     assert np.array_equal(labels, wanted.predict(pooled)) or "privacy" in tree
+
+
+@pytest.mark.parametrize(("least", "told"), [(0, [15, 5]), (1, [15, 5]), (2, [15, 0])])
+def test_fed_em_sends_no_products_of_fewer_points_than_dimensions(
+    least: int, told: list[float]
+) -> None:
+    near = torch.from_numpy(blobs(20, 6, 1, 0))
+    points = near - near.mean(dim=0) + 1000.0 * (torch.arange(20) >= 15).unsqueeze(1)
+    plain: Tree = {"vectors": {"scale": "none"}}
+    run = experiment("fed-em", points.numpy(), owners_of(20, 0), 2, plain)
+    work = run.algorithm.client_side(ClientContext(20, 1, least=least)).works["expectation"]
+    means = Mixture(torch.tensor([[0.0], [1000.0]]).double().expand(2, 6))
+    client = Client(0, "", points)
+    found: Any = work.local_sum(Task("", "", 0, 0), means, [client], Randomness(0))
+    assert found.counts.tolist() == told
+    assert found.scatters.flatten(1).any(dim=1).tolist() == [count > 0 for count in told]
 
 
 @pytest.mark.parametrize("tree", [{}, SECURE])

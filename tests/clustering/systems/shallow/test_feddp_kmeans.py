@@ -219,14 +219,26 @@ def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "message"), [(WORKS[0][0], FRAME), (WORKS[1][0], FRAME)], ids=["mean", "products"]
+    ("work", "message", "size"),
+    [(WORKS[0][0], FRAME, 4), (WORKS[1][0], FRAME, len(FRAME.axes))],
+    ids=["mean", "products"],
 )
-def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: Any) -> None:
-    (client,) = clients_of_sizes(4)
-    for least, held in ((4, 4), (5, 0)):
-        found = sent(replace(work, context=ClientContext(4, 1, least=least)), message, client)
+def test_a_sum_over_fewer_images_than_allowed_is_not_sent(
+    work: Any, message: Any, size: int
+) -> None:
+    (client,) = clients_of_sizes(size)
+    for least, held in ((size, size), (size + 1, 0)):
+        found = sent(replace(work, context=ClientContext(size, 1, least=least)), message, client)
         assert float(found.images) == held
         assert bool(found.moments.any()) == (held > 0)
+
+
+@pytest.mark.parametrize(("least", "held"), [(0, 14), (1, 14), (2, 0)])
+def test_no_products_of_fewer_images_than_dimensions_are_sent(least: int, held: int) -> None:
+    (client,) = clients_of_sizes(len(FRAME.axes) - 1)
+    work: Any = WORKS[1][0]
+    few = replace(work, context=ClientContext(14, 1, least=least))
+    assert float(sent(few, FRAME, client).images) == held
 
 
 @given(st.integers(0, 12), st.integers(0, 100))
