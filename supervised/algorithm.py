@@ -125,7 +125,7 @@ class FederatedClassification(
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
         cohort = choose_cohort(wanted, context.together, bytes_of_one, self.device)
-        shared = self.make_model, self.sharing, self.decorrelation, self.classes
+        shared = self.make_model, self.sharing, self.decorrelation, self.classes, context.least
         works = [
             LocalTraining(
                 self.exchange, [LocalTrainer(self.config, *shared) for _ in range(cohort.together)]

@@ -33,6 +33,7 @@ class LocalTrainer:
         sharing: Sharing,
         decorrelation: DecorrelationTerm | None,
         classes: int,
+        least: int = 0,
     ) -> None:
         self.config = config
         self.sharing = sharing
@@ -45,7 +46,7 @@ class LocalTrainer:
         self.augmenter = Augmenter(config, device)
         self.decorrelation = decorrelation
         self.inputs = Inputs(device, make_recorder(device))
-        self.batches = Batches(self.inputs, training.batch_size)
+        self.batches = Batches(self.inputs, training.batch_size, least)
         self.mean, self.term = MeanLoss(device), MeanLoss(device)
         self.step = Step(self._step, training.batch_size, self.inputs)
         context = LocalContext(config, self.network, self.inputs, make_model, sharing, classes)

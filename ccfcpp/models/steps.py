@@ -199,10 +199,11 @@ class Batches:
     Args:
         inputs: ``Inputs`` of the steps; an epoch's order of the samples is put there as ``order``.
         batch_size: Number of samples in a batch; the last one may be smaller.
+        least: Fewest samples of a batch; a smaller rest joins the batch before.
     """
 
-    def __init__(self, inputs: Inputs, batch_size: int) -> None:
-        self._inputs, self._size = inputs, batch_size
+    def __init__(self, inputs: Inputs, batch_size: int, least: int = 0) -> None:
+        self._inputs, self._size, self._least = inputs, batch_size, least
         self._next = torch.zeros(1, dtype=torch.int64, device=inputs.device)
 
     def shuffle(self, samples: int, generator: torch.Generator) -> list[int]:
@@ -210,11 +211,13 @@ class Batches:
 
         A last batch of a single sample is left out, since BatchNorm cannot be trained on it.
         """
-        order = torch.zeros(-(-samples // self._size) * self._size, dtype=torch.int64)
-        order[:samples] = torch.randperm(samples, generator=generator)
-        self._inputs.put("order", order.view(-1, self._size))
+        lengths = batch_lengths(samples, self._size, self._least)
+        order = torch.zeros(len(lengths), max(self._size, *lengths, 0), dtype=torch.int64)
+        drawn = torch.split(torch.randperm(samples, generator=generator), lengths)
+        for row, batch in zip(order, drawn, strict=True):
+            row[: len(batch)] = batch
+        self._inputs.put("order", order)
         self._next.zero_()
-        lengths = [min(self._size, samples - start) for start in range(0, samples, self._size)]
         return [length for length in lengths if length > 1]
 
     def next(self, length: int) -> Tensor:

@@ -24,7 +24,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditEntry, AuditLog
-from ccfcpp.deployment.client.rules import SUFFIX, Rules, beside, read_rules
+from ccfcpp.deployment.client.rules import SUFFIX, ForbiddenError, Rules, beside, read_rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.keys.roster import signed_file
 from ccfcpp.deployment.link.messages import Response
@@ -328,6 +328,15 @@ def test_who_holds_too_few_images_does_not_take_part(tmp_path: Path) -> None:
     report = first_round(federation)
     assert any("its owner wants 5 in each sum" in why for why in report.refused[0])
     assert sent == []
+
+
+@pytest.mark.parametrize("method", ["ccfc", "orchestra", "fed-dcn"])
+def test_batches_of_fewer_images_than_the_owner_wants_are_refused(method: str) -> None:
+    section = {"orchestra": "orchestra", "fed-dcn": "dcn"}.get(method, "training")
+    spec = RunSpec(command="cluster", config={"method": method, section: {"batch_size": 4}})
+    with pytest.raises(ForbiddenError, match=rf"{section}\.batch_size=4, and its owner wants 5"):
+        trusting(allow=KINDS).check(spec)
+    trusting(allow=KINDS, smallest_count=4).check(spec)
 
 
 def test_privacy_of_images_does_not_open_the_floor(tmp_path: Path) -> None:

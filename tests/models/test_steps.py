@@ -171,6 +171,18 @@ def test_an_epoch_visits_each_sample_once_save_a_last_single_one() -> None:
         assert all(length == BATCH for length in lengths[:-1])
 
 
+@pytest.mark.parametrize("least", [2, 3, 4])
+def test_with_a_floor_no_sample_is_left_out_and_no_batch_is_smaller(least: int) -> None:
+    inputs = Inputs(CPU, None)
+    batches = Batches(inputs, BATCH, least)
+    for samples in range(least, 14):
+        lengths = batches.shuffle(samples, Randomness(samples).generator("order"))
+        seen = torch.cat([batches.next(length) for length in lengths]).tolist()
+        order = torch.randperm(samples, generator=Randomness(samples).generator("order")).tolist()
+        assert seen == order
+        assert all(least <= length < BATCH + least for length in lengths)
+
+
 def test_results_come_in_the_order_of_the_clients() -> None:
     def training(steps: int) -> Training[int]:
         for _ in range(steps):

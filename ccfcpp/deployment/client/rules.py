@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, require
-from ccfcpp.core.config_layers import parse_yaml, validated
+from ccfcpp.core.config_layers import flatten, parse_yaml, validated
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import with_last_name
 from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
@@ -112,6 +112,13 @@ class Rules(Section):
             raise ForbiddenError(
                 f"the run sets {setting}, which no installed preset has (--accept {setting})"
             )
+        least = self.fewest_images(spec)
+        for key, size in flatten(spec.config):
+            if key.endswith(".batch_size") and isinstance(size, int) and size < least:
+                raise ForbiddenError(
+                    f"the run sets {key}={size}, and its owner wants {least} images in each sum "
+                    "(--smallest-count)"
+                )
         privacy = spec.privacy
         if self.only_secure_sums and not privacy.secure_sums:
             raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")

@@ -217,11 +217,9 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(context))
         cohort = self._cohort(context)
+        parts = self.problem, self.make_model, self.global_model, self.rule
         threads = [
-            [
-                ContrastiveTrainer(self.problem, self.make_model, self.global_model, self.rule)
-                for _ in range(cohort.together)
-            ]
+            [ContrastiveTrainer(*parts, context.least) for _ in range(cohort.together)]
             for _ in range(cohort.threads)
         ]
         shared = self.rule, self.schedule, context.least, self.problem.device

@@ -80,7 +80,8 @@ class ContrastiveTrainer:
     """Trainer of one client after another, with a network and an optimizer that are reused.
 
     ``pretrain`` and ``contrast`` return generators: each step of one is a training step. The
-    argument ``with_latents`` says whether the result holds the trained model's latents.
+    argument ``with_latents`` says whether the result holds the trained model's latents. No batch
+    has fewer than ``least`` images.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class ContrastiveTrainer:
         make_model: Callable[[], ContrastiveModel],
         global_model: GlobalModel,
         rule: CentroidRule,
+        least: int = 0,
     ) -> None:
         config, self.device = problem.config, problem.device
         self.make_model = make_model
@@ -104,7 +106,7 @@ class ContrastiveTrainer:
         self.adam = FlatAdam(self.network)
         self.inputs = Inputs(self.device, make_recorder(self.device))
         whole = self.training.batch_size
-        self.batches = Batches(self.inputs, whole)
+        self.batches = Batches(self.inputs, whole, least)
         self.mean = MeanLoss(self.device)
         self.pretraining = Step(self._pretraining_step, whole, self.inputs)
         self.contrasting = Step(self._contrast_step, whole, self.inputs)

@@ -156,24 +156,28 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the client side: own networks, training, and k-means."""
         check_umap(self.config)
-        own, cluster = partial(self._own, context.least), partial(self._cluster, context.least)
-        works = (OWN_NETWORK, own), (TRAINING, self._train), (CENTROIDS, cluster)
+        own, train, cluster = (
+            partial(answer, context.least) for answer in (self._own, self._train, self._cluster)
+        )
+        works = (OWN_NETWORK, own), (TRAINING, train), (CENTROIDS, cluster)
         return ClientSide.of(*(EachClient(exchange, answer) for exchange, answer in works))
 
     def _own(
         self, least: int, known: DCNState, client: Client, source: Randomness
     ) -> LocalClusters | RefusedUpdateError:
         targets = embed(client.images, self.config, source.integer("embedding"))
-        model, centroids = self.dcn.train(known.model, client.images, source, targets)
+        model, centroids = self.dcn.train(known.model, client.images, source, targets, least)
         # Of images that are alike, some clusters are empty.
         enough = self._sizes(model, client, centroids) >= max(1, least)
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {least} images")
         return self.dcn.describe(model, client.images, centroids[enough])
 
-    def _train(self, known: DCNState, client: Client, source: Randomness) -> TrainingUpdate:
-        samples, to = _beside(known, client, source)
-        model, loss = self.dcn.descend(known.model, samples, self.config.local_epochs, source, to)
+    def _train(
+        self, least: int, known: DCNState, client: Client, source: Randomness
+    ) -> TrainingUpdate:
+        (samples, to), epochs = _beside(known, client, source), self.config.local_epochs
+        model, loss = self.dcn.descend(known.model, samples, epochs, source, to, least)
         return TrainingUpdate(model, len(client), loss)
 
     def _cluster(

@@ -68,14 +68,23 @@ class Trainer(DeepClustering):
         return model
 
     def descend(
-        self, start: ModelState, samples: Tensor, epochs: int, source: Randomness, to: Pulls
+        self,
+        start: ModelState,
+        samples: Tensor,
+        epochs: int,
+        source: Randomness,
+        to: Pulls,
+        least: int = 0,
     ) -> tuple[ModelState, float]:
-        """Train for some epochs by ``fed_dcn_loss``; return the weights and the last loss."""
+        """Train for some epochs by ``fed_dcn_loss``; return the weights and the last loss.
+
+        No batch has fewer than ``least`` samples.
+        """
         network, loss = self._flat_network(self.make_model, trained=True), torch.zeros(())
         network.load(start)
         optimizer = FlatAdam(network)
         optimizer.begin(self.config.learning_rate)
-        batches = (b for n in range(epochs) for b in self._batches(len(samples), source, n))
+        batches = (b for n in range(epochs) for b in self._batches(len(samples), source, n, least))
         for batch in (indices for indices in batches if len(indices) > 1):  # for BatchNorm
             points, (centroids, targets) = to_float(samples[batch]).flatten(1), to
             pulls = centroids, None if targets is None else targets[batch]
@@ -92,12 +101,19 @@ class Trainer(DeepClustering):
         return kmeans(latents, k, seed=source.integer("k-means"), init=start).centroids.float()
 
     def train(
-        self, start: ModelState, x: Tensor, source: Randomness, targets: Maybe = None
+        self,
+        start: ModelState,
+        x: Tensor,
+        source: Randomness,
+        targets: Maybe = None,
+        least: int = 0,
     ) -> tuple[ModelState, Tensor]:
         """Train without, then with the term of k-means; return the weights and the centroids."""
-        model, _ = self.descend(start, x, self.config.pretrain_epochs, source, (None, targets))
+        model, _ = self.descend(
+            start, x, self.config.pretrain_epochs, source, (None, targets), least
+        )
         centroids = self.find(model, x, source, None)
-        model, _ = self.descend(model, x, self.config.epochs, source, (centroids, targets))
+        model, _ = self.descend(model, x, self.config.epochs, source, (centroids, targets), least)
         return model, self.find(model, x, source, centroids)
 
     def describe(self, model: ModelState, samples: Tensor, centroids: Tensor) -> LocalClusters:

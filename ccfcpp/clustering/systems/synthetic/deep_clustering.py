@@ -28,6 +28,7 @@ from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState, build
+from ccfcpp.models.steps import batch_lengths
 
 
 @dataclass(frozen=True)
@@ -181,11 +182,13 @@ class DeepClustering:
         (latents,) = self._encoder(shown)
         return latents
 
-    def _batches(self, samples: int, randomness: Randomness, epoch: int) -> Sequence[Tensor]:
+    def _batches(
+        self, samples: int, randomness: Randomness, epoch: int, least: int = 0
+    ) -> Sequence[Tensor]:
         """Return batches of shuffled indices of all samples; the last batch may be smaller."""
         generator = randomness.generator(f"deep clustering: batches {epoch}")
         order = torch.randperm(samples, generator=generator).to(self.device)
-        return torch.split(order, self.config.batch_size)
+        return torch.split(order, batch_lengths(samples, self.config.batch_size, least))
 
     def _first_clusters(
         self, model: ModelState, images: Tensor, randomness: Randomness
