@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.evaluation.summary_text import MEASURES, missing_clusters_warning
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import ClassesPartition
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes, PlannedRun, StudySpec
@@ -64,7 +66,7 @@ def plan_comparison(spec: StudySpec) -> list[PlannedRun[ClusterConfig]]:
     """Plan one run for each method, combination of the other axes' values, and seed.
 
     Runs that would be equal are planned once: a centralised method does not depend on the partition
-    (if no client is absent), and no method on a setting without effect on it.
+    (if no client is absent and no image is left out), nor a method on a setting without effect.
 
     Raises:
         UsageError: A value is not allowed.
@@ -93,7 +95,21 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 def heeds_partition(config: ClusterConfig) -> bool:
     """Return whether the partition changes a run."""
     # If clients are absent, the partition determines which images are missing.
-    return not (METHODS[config.method].centralised and config.availability.is_perfect)
+    whole = config.availability.is_perfect and _holds_all_images(config)
+    return not (METHODS[config.method].centralised and whole)
+
+
+def _holds_all_images(config: ClusterConfig) -> bool:
+    """Return whether clients hold all images at every degree of heterogeneity of the partition."""
+    partition, known = config.partition, config.dataset in DATASETS
+    classes = DATASETS[config.dataset].classes if known and partition.clients else None
+    if partition.kind == "skew":
+        # A class fills its clients where classes are alike and each has equally many of these.
+        even = partition.clients is None or (classes and partition.clients % classes == 0)
+        return bool(even) and config.data.imbalance == 1
+    if isinstance(partition, ClassesPartition) and partition.clients is not None:
+        return classes is not None and partition.clients >= classes
+    return True
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,29 @@ def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -
         ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "runs"),
+    [
+        ({"partition": {"clients": 3}}, 2),
+        ({"partition": {"clients": 13}}, 2),
+        ({"partition": {"clients": 20}}, 1),
+        ({"dataset": "photos", "partition": {"clients": 20}}, 2),
+        ({"data": {"imbalance": 10}}, 2),
+    ],
+)
+def test_where_images_may_be_with_nobody_a_centralised_method_runs_at_every_skew(
+    settings: Tree, runs: int
+) -> None:
+    assert len(planned_comparison(settings, ["km"], skews("0", "1"), seeds=1)) == runs
+
+
+@pytest.mark.parametrize(("clients", "runs"), [(3, 2), (10, 1)])
+def test_so_it_does_where_a_class_may_be_with_nobody(clients: int, runs: int) -> None:
+    partition: Tree = {"partition": {"kind": "classes", "clients": clients}}
+    axes = {"partition.classes_per_client": ("1", "4")}
+    assert len(planned_comparison(partition, ["km"], axes, seeds=1)) == runs
+
+
 def test_rates_of_failures_are_axes_beside_p() -> None:
     axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.30", "0.3")}
     plan = planned_comparison({}, ["km", "k-fed"], axes, seeds=1)
