@@ -75,7 +75,10 @@ def reopen_study(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds
         )
     bigger = StudySpec(
         spec.files,
-        unflatten({key: own for key, own in flatten(spec.values) if key not in added}),
+        # What the runs so far have too, and what only the added ones have.
+        unflatten(
+            {k: own for k, own in [*flatten(spec.values), *changes.items()] if k not in added}
+        ),
         [*(_extend_grid(grid, added, study.runs) for grid in spec.grids), *more],
         max(spec.seeds, seeds),
         spec.baseline,
@@ -104,9 +107,8 @@ def check_new_runs(
     if RunPaths(study.path).study.is_file():
         before = Study.reopen(study.path, type(study.runs[0].config), {})
         there = {run.folder for run in before.runs}
+    refuse_unused([run.config for run in study.runs], presets, without_grids(layers))
     if new := [run for run in study.runs if run.folder not in there]:
-        configs = [run.config for run in study.runs]
-        refuse_unused(configs, presets, without_grids(layers))
         check(new)
     with writable(study.path):
         study.write_plan()

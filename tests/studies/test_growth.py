@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import unflatten
+from ccfcpp.core.config_layers import unflatten, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.studies.comparison import plan_comparison
 from ccfcpp.studies.grids import Grid, StudySpec, split_axes, study_spec
-from ccfcpp.studies.growth import reopen_study
+from ccfcpp.studies.growth import check_new_runs, reopen_study
 from ccfcpp.studies.study import Study
 from supervised.config import ClassifyConfig
 from tests.support.studies import planned_study
@@ -95,6 +95,20 @@ def test_a_setting_that_a_method_does_not_heed_is_no_axis_of_it(tmp_path: Path) 
         {"method": ["k-fed", "ccfc++"], "partition.p": [0.0], "loss.eta": [0.0, 1.0]},
     )
     assert cells(study) == [("k-fed", 0.0, 0), ("ccfc++", 0.0, 0.0, 0), ("ccfc++", 0.0, 1.0, 0)]
+
+
+def test_a_setting_of_added_methods_alone_holds_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    begun(path, {"method": ["k-fed"], "partition.p": [0.0]}, data={"images": 100})
+    study = grown(path, {"method": ["fed-km"]}, means__rounds=2)
+    assert values_of(study.runs[1].config)["means.rounds"] == 2
+    # It holds for what is added later, too.
+    study.write_plan()
+    later = grown(path, {"partition.p": [1.0]})
+    assert [values_of(run.config).get("means.rounds") for run in later.runs] == [None, None, 2, 2]
+    idle = {"loss": {"eta": 0.5}}
+    with pytest.raises(UsageError, match=r"loss\.eta = 0\.5 has no effect on k-fed"):
+        check_new_runs(grown(path, **idle), [idle], "cluster", lambda new: None)
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
