@@ -113,15 +113,20 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
 
 
 def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
-    """Return a run's axes (varied settings), with its values of those in ``names`` added."""
+    """Return a run's axes (varied settings), with its values of those in ``names`` added.
+
+    They have the order of ``names`` and the values of its configuration, so that cells of several
+    studies are equal: a grid may hold 1 where another study has 1.0.
+    """
     values = values_of(run.config)
-    return run.axes | {
+    own = {key: values.get(key, value) for key, value in run.axes.items()} | {
         key: values[full]
         for key in names
         if key not in run.axes and key not in DEGREES
         for full in (key, f"availability.{key}")
         if full in values and needs_of(run.config, full) is None
     }
+    return {key: own[key] for key in names if key in own}
 
 
 def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:

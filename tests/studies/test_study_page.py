@@ -230,6 +230,23 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
     assert (mixed.code, "have no scores in common" in mixed.stderr) == (2, True)
 
 
+def test_a_cell_of_joined_studies_is_one_whatever_its_axes_order_and_type(tmp_path: Path) -> None:
+    images = {"data.images": ["100", "200"]}
+    plans = [
+        planned_comparison({}, ["fed-km"], {"means.rounds": [2, 3], **images}, seeds=2),
+        planned_comparison({"means": {"rounds": 2}, "seed": 2}, ["fed-km"], images, seeds=2),
+    ]
+    paths = [tmp_path / name for name in ("first", "second")]
+    for path, plan in zip(paths, plans, strict=True):
+        study = planned_study(path, plan)
+        for planned in plan:
+            finish(study, planned, {"nmi": 0.5, "kappa": 0.4})  # type: ignore[arg-type]
+    assert [row["runs"] for row in examine_studies(paths).rows] == [4, 4, 2, 2]
+    alphas = [classified(tmp_path / "1,2", {"partition.alpha": [1, 2]})]
+    alphas += [classified(tmp_path / "1", {"partition.alpha": 1, "seed": 2})]
+    assert [row["runs"] for row in examine_studies(alphas).rows] == [4, 2]
+
+
 def test_a_setting_of_one_method_tells_studies_apart_and_so_do_folders(tmp_path: Path) -> None:
     """They are not tested against each other, nor where one has another number of clients."""
     paths = [tmp_path / place / "study" for place in ("few", "many")]
