@@ -102,7 +102,7 @@ def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyCon
         path = options.out or new_path("study", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
         study = Study(path, runs, spec)
-    return check_new_runs(study, layers, "classify", _check)
+    return check_new_runs(study, layers, "classify", _check, resumed=options.resume)
 
 
 def _check(runs: list[PlannedRun[ClassifyConfig]]) -> None:

@@ -126,7 +126,7 @@ def open_comparison(
     if baseline is not None:
         study.compare_with(baseline)
     Comparison(study.runs, [], baseline)
-    return check_new_runs(study, layers, "cluster", _check_runs)
+    return check_new_runs(study, layers, "cluster", _check_runs, resumed=resume)
 
 
 def write_tables(study: Study[ClusterConfig]) -> Comparison:

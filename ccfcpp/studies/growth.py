@@ -91,6 +91,8 @@ def check_new_runs(
     layers: Layers,
     presets: str,
     check: Callable[[list[PlannedRun[C]]], None],
+    *,
+    resumed: bool,
 ) -> Study[C]:
     """Check the runs that a study's folder does not have yet; write the plan, return the study.
 
@@ -99,17 +101,21 @@ def check_new_runs(
         layers: The user's settings, each layer over the one before.
         presets: Folder of the data sets' presets: ``cluster`` or ``classify``.
         check: Raises ``UsageError`` if one of the new runs cannot be made.
+        resumed: Whether the folder has a plan already.
 
     Raises:
-        UsageError: A setting has no effect, or a new run cannot be made.
+        UsageError: A setting has no effect, a new run cannot be made, or another study has begun
+            in the folder meanwhile.
     """
     there = set()
-    if RunPaths(study.path).study.is_file():
+    if resumed:
         before = Study.reopen(study.path, type(study.runs[0].config), {})
         there = {run.folder for run in before.runs}
     refuse_unused([run.config for run in study.runs], presets, without_grids(layers))
     if new := [run for run in study.runs if run.folder not in there]:
         check(new)
+    if not resumed:  # The checks have taken a while.
+        RunPaths(study.path).refuse_if_taken()
     with writable(study.path):
         study.write_plan()
     return study

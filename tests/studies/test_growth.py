@@ -15,6 +15,7 @@ from ccfcpp.studies.grids import Grid, StudySpec, split_axes, study_spec
 from ccfcpp.studies.growth import check_new_runs, reopen_study
 from ccfcpp.studies.study import Study
 from supervised.config import ClassifyConfig
+from tests.support.comparisons import planned_comparison
 from tests.support.studies import planned_study
 
 METHODS = ["k-fed", "ffcm-km", "ccfc++"]
@@ -106,9 +107,21 @@ def test_a_setting_of_added_methods_alone_holds_for_them(tmp_path: Path) -> None
     study.write_plan()
     later = grown(path, {"partition.p": [1.0]})
     assert [values_of(run.config).get("means.rounds") for run in later.runs] == [None, None, 2, 2]
-    idle = {"loss": {"eta": 0.5}}
+    same, idle = grown(path, loss__eta=0.5), [{"loss": {"eta": 0.5}}]
     with pytest.raises(UsageError, match=r"loss\.eta = 0\.5 has no effect on k-fed"):
-        check_new_runs(grown(path, **idle), [idle], "cluster", lambda new: None)
+        check_new_runs(same, idle, "cluster", lambda new: None, resumed=True)
+
+
+def test_a_study_that_began_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    mine = Study(path, planned_comparison({}, ["k-fed"], {}, seeds=1))
+
+    def check(new: object) -> None:
+        begun(path, {"method": ["km"]})
+
+    with pytest.raises(UsageError, match="holds several runs"):
+        check_new_runs(mine, [{}], "cluster", check, resumed=False)
+    assert cells(Study.reopen(path, ClusterConfig, {})) == [("km", 0)]
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
