@@ -14,7 +14,7 @@ from ccfcpp.cli.options import RunOptions, Seeds, ShowProfile
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.core.config_layers import Layers
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.runs.paths import RunPaths, Summary, new_path, required_out
 from ccfcpp.studies.grids import PlannedRun, StudySpec, split_axes, study_spec, without_grids
 from supervised.api import CLASSIFICATION
@@ -118,14 +118,22 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         def run_one(title: str, experiment: AnyRun, folder: RunFolder) -> Summary:
             return terminal.run_to_end(experiment, folder, _DISPLAY.headline, should_stop, title)
 
-        study.run(run_one, lambda: _tabulate(study), should_stop)
+        failure = None
+        try:
+            study.run(run_one, lambda: _tabulate(study), should_stop)
+        except FederationError as error:
+            failure = error
     table = _tabulate(study)
+    if failure and not table.rows:
+        raise failure
     if json_output:
         summaries = [summary for _, summary in study.results()]
         typer.echo(json.dumps({"out": str(study.path), "table": table.rows, "runs": summaries}))
     else:
         terminal.print_rows(f"{study.path}: {table.caption}", table.shown)
         typer.echo(f"as a page: {terminal.report_command(study.path)}")
+    if failure:  # Shown after the scores of the other runs.
+        raise failure
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:

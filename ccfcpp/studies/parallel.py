@@ -16,17 +16,14 @@ import torch
 from ccfcpp.core.config_layers import C
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.torchrun import process_count
-from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.signals import handled_by
 from ccfcpp.studies.grids import PlannedRun
-from ccfcpp.studies.study import Study
+from ccfcpp.studies.study import Study, refuse_failures
 
 _POLL_SECONDS = 0.5
 _MOST_JOBS = 61
 """The most processes that Windows can wait for."""
-_MOST_NAMES = 5
-"""Largest number of failed runs that an error message names for one reason."""
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
 _SECONDS_TO_CONFIRM = 10.0
 """Time after SIGTERM in which the parent process must set ``_stop``."""
@@ -96,12 +93,7 @@ def run_in_processes(
     for future, run in runs.items():
         if reason := _failure_reason(future, stop.is_set()):
             folders.setdefault(reason, []).append(run.folder)
-    if folders:
-        failed = sum(map(len, folders.values()))
-        named = "; ".join(
-            f"{list_first(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
-        )
-        raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
+    refuse_failures(folders, len(runs))
     if stop.is_set():
         raise StoppedError
 

@@ -1,7 +1,7 @@
 """Studies: many runs in one folder, with one table. Finished runs are never repeated."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import C, merge, read_yaml, to_yaml, validate
-from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
+from ccfcpp.core.torchrun import process_count
+from ccfcpp.core.units import list_first
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import Json, RunPaths
 from ccfcpp.runs.pipeline import Pipeline
@@ -20,6 +22,10 @@ from supervised.api import CLASSIFICATION
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
+
+
+_MOST_NAMES = 5
+"""Largest number of failed runs that an error message names for one reason."""
 
 
 def make_run(config: RunConfig) -> "AnyLocalRun":
@@ -35,6 +41,15 @@ def remake_run(run: Tree) -> "AnyLocalRun":
 def _pipeline(kind: str) -> "Pipeline[Any, AnyLocalRun]":
     """Return the pipeline of runs by the name of their configuration's class."""
     return CLASSIFICATION if kind == CLASSIFICATION.kind.__name__ else CLUSTERING
+
+
+def refuse_failures(failed: Mapping[str, Sequence[Path]], runs: int) -> None:
+    """Raise ``FederationError`` if runs have failed: folders by reason, of so many ``runs``."""
+    if failed:
+        named = "; ".join(
+            f"{list_first(folders, _MOST_NAMES)}: {reason}" for reason, folders in failed.items()
+        )
+        raise FederationError(f"{sum(map(len, failed.values()))} of {runs} runs failed: {named}")
 
 
 @dataclass
@@ -116,7 +131,7 @@ class Study(Generic[C]):
         finished: Callable[[], object] = lambda: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Run all unfinished runs, one after the other.
+        """Run all unfinished runs, one after the other; one that fails does not stop the others.
 
         Args:
             run_one: Called with a title, a run and its folder; it makes the run.
@@ -125,16 +140,25 @@ class Study(Generic[C]):
 
         Raises:
             StoppedError: ``should_stop`` returned true.
+            FederationError: Some runs failed (the message names them); all others are finished.
         """
         finished()
+        unfinished = sum(not self.is_finished(planned) for planned in self.runs)
+        failed: dict[str, list[Path]] = {}
         for number, planned in enumerate(self.runs):
             if self.is_finished(planned):
                 continue
             if should_stop():
                 raise StoppedError
             title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
-            run_one(title, *self.open_run(planned))
+            try:
+                run_one(title, *self.open_run(planned))
+            except FederationError as error:
+                if process_count() > 1:  # The others may be in the middle of the run.
+                    raise
+                failed.setdefault(str(error), []).append(planned.folder)
             finished()
+        refuse_failures(failed, unfinished)
 
     def folder(self, planned: PlannedRun[C]) -> RunFolder:
         """Return the folder of a run."""

@@ -406,6 +406,17 @@ def test_a_diverged_model_ends_with_a_summary(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["effective_rank"] is None
 
 
+def test_a_run_that_fails_does_not_stop_a_study(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    steps = ("--set", "training.weight_decay=1e38,0.01", "--set", "training.batch_size=8")
+    for more in ((*steps, *TINY), ("--resume",)):
+        result = ccfcpp("classify", *more, "--out", run)
+        assert result.code == 1
+        assert "training.weight_decay=1e+38/seed-0: all updates were refused" in result.stderr
+        assert "runs failed" in result.stderr
+        assert "| 0.01 | 1 |" in (run / "table.md").read_text()
+
+
 def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     file, run = grid_file(tmp_path), tmp_path / "run"
     whole = classify("--config", file, "--out", tmp_path / "whole")
