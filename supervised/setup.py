@@ -36,6 +36,8 @@ from supervised.networks import (
 )
 
 _DEFAULT_CLIENTS = 10
+_SMALLEST_BATCH = 2
+"""Smallest number of images of a step: batch normalisation needs two."""
 
 # Draws of images do not depend on the run's seed, so that runs with several seeds are comparable.
 _SPLIT = Randomness(0)
@@ -135,11 +137,18 @@ def partition_samples(
 
     Raises:
         UsageError: The partition needs domains that the data set does not have, the number of
-            clients is not allowed, or a client would hold no image.
+            clients is not allowed, a client would hold no image, or none would hold a batch.
     """
     parts = [train[part] for part in _partition(config, data, train, randomness)]
     share = config.partition.equal_share
-    return parts if share is None else _equalize(parts, share)
+    parts = parts if share is None else _equalize(parts, share)
+    if max(map(len, parts)) < _SMALLEST_BATCH:
+        raise UsageError(
+            f"clients = {len(parts)} leave no client {_SMALLEST_BATCH} of the {len(train)} "
+            "training images, which a step needs: give fewer clients or more images"
+            + (", or a larger partition.equal_share" if share is not None else "")
+        )
+    return parts
 
 
 def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:

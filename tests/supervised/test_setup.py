@@ -142,6 +142,14 @@ def test_a_share_that_leaves_a_client_nothing_is_refused() -> None:
         )
 
 
+def test_clients_of_whom_none_has_a_batch_are_refused() -> None:
+    chosen = config("partition.kind=iid", "partition.clients=12")
+    with pytest.raises(UsageError, match=r"^clients = 12 leave no client 2 of the 12 training im"):
+        partition_samples(chosen, draw_images(12), torch.arange(12), Randomness(0))
+    parts = partition_samples(chosen, draw_images(13), torch.arange(13), Randomness(0))
+    assert max(map(len, parts)) == 2
+
+
 def _domains_of(chosen: ClassifyConfig) -> EqualShare:
     return chosen.partition.model_copy(update={"kind": "domain"})
 
