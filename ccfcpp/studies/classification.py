@@ -48,7 +48,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
                 tested = True
                 rows[number][f"{score} p-value"] = p
                 shown[number][score] += significance.MARK * (p < significance.LEVEL)
-    caption = describe_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
+    caption = describe_seeds([row["runs"] for row in rows]).capitalize()
     if tested:
         caption += f"; {significance.caption('the best with the same numbers and conditions')}"
     return ClassificationTable(rows, shown, caption)

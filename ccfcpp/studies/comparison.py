@@ -299,7 +299,7 @@ class Comparison:
 
     def captions(self) -> dict[str, str]:
         """Return the caption of each score's table, by the score's key."""
-        seeds = describe_seeds(max((row["runs"] for row in self.rows), default=1))
+        seeds = describe_seeds([row["runs"] for row in self.rows])
         reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
         tested, remarks = {score for score, _, _ in self._p}, self._remarks()
         return {

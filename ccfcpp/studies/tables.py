@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from ccfcpp.runs.paths import Json
@@ -54,9 +54,12 @@ def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-def describe_seeds(runs: int) -> str:
-    """Describe over how many seeds scores are averaged, for a caption."""
-    return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
+def describe_seeds(runs: Collection[int]) -> str:
+    """Describe over how many seeds scores are averaged, for a caption; ``runs``: of each score."""
+    least, most = min(runs, default=1), max(runs, default=1)
+    if most == 1:
+        return "one seed"
+    return f"mean ± deviation over {most if least == most else f'{least} to {most}'} seeds"
 
 
 def format_number(value: object) -> str:

@@ -341,7 +341,7 @@ def test_rounding_errors_are_no_difference() -> None:
 def test_tables_are_written_for_latex() -> None:
     results = [(K_FED[0], summary(0.5)), (K_FED[0], summary(0.7)), (KM, summary(0.6))]
     text = Comparison(planned(KM, *K_FED, dataset="mnist"), results).as_latex()
-    assert r"\caption{NMI (published); mean $\pm$ deviation over 2 seeds}" in text
+    assert r"\caption{NMI (published); mean $\pm$ deviation over 1 to 2 seeds}" in text
     assert r"\begin{tabular}{lrr}" in text
     assert "method & p = 0 & p = 1 \\\\\n\\midrule" in text
     assert r"KM & \textbf{0.6000} (0.5304) & \textbf{0.6000} (0.5304) \\" in text

@@ -15,7 +15,7 @@ from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Axes, PlannedRun, study_spec
 from ccfcpp.studies.study import Study
-from ccfcpp.studies.tables import as_markdown, cell_rows, display
+from ccfcpp.studies.tables import as_markdown, cell_rows, describe_seeds, display
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
@@ -85,6 +85,12 @@ def test_the_table_leaves_out_what_a_run_does_not_have() -> None:
     assert (rows[1]["nmi"], rows[1]["nmi deviation"]) == (0.5, None)
     assert display(rows[0], ["nmi"]) == {"method": "a", "runs": "2", "nmi": "0.3 ± 0.14"}
     assert display(rows[1], ["nmi"])["nmi"] == "0.5"
+
+
+def test_captions_tell_the_smallest_and_largest_number_of_seeds() -> None:
+    assert describe_seeds([4, 2, 3]) == "mean ± deviation over 2 to 4 seeds"
+    assert describe_seeds([2, 2]) == "mean ± deviation over 2 seeds"
+    assert describe_seeds([1]) == describe_seeds([]) == "one seed"
 
 
 def test_tables_are_written_for_programs_and_for_people(tmp_path: Path) -> None:
