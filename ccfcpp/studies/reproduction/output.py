@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
+from ccfcpp.core.units import format_count
 from ccfcpp.reports.figure_files import as_svg, write_figure
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.reproduction.claims import summarize_claims
@@ -26,7 +27,8 @@ def scale(results: Sequence[Result]) -> str:
     seeds = sorted({result.config.seed for result in results})
     diverged = sum(result.summary.get("effective_rank", 0) is None for result in results)
     return (
-        f"{len(results)} runs on {names}; {_range(rounds)} rounds; "
+        f"{format_count(len(results), 'run')} on {names}; "
+        f"{_range(rounds)} round{'s' if rounds != [1] else ''}; "
         f"seed{'s' if len(seeds) > 1 else ''} {_range(seeds)}"
         + (f"; {diverged} of them diverged and have no spectrum." if diverged else ".")
     )

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.parsers.expat import ParserCreate
 
@@ -80,6 +81,9 @@ def test_the_scale_names_images_rounds_and_seeds(fakes: Fakes) -> None:
     images = "digits, MNIST (2,000 images, 14 pixels a side)"
     assert many == f"30 runs on {images}; 5 rounds; seeds 0 to 2."
     assert scale(fakes.of("ccfcpp-table1")) == "42 runs on digits; 5 rounds; seed 0."
+    one = replace(fakes.of("ccfcpp-table1")[0])
+    vars(one)["summary"] = one.summary | {"rounds": 1}
+    assert scale([one]) == "1 run on digits; 1 round; seed 0."
 
 
 @pytest.mark.parametrize("name", ["ccfcpp-table1", "feddecorr-table3", "feddecorr-figure2"])
