@@ -58,6 +58,8 @@ def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False
     """
     layers = options.layers("classify", "feddecorr")
     with terminal.usage_errors():
+        if "seed" in split_axes(ClassifyConfig, layers)[1]:
+            raise UsageError("seed is no axis of a study: give a number of seeds by --seeds")
         single = _single(options, layers, seeds)
         study = _study(options, layers, seeds) if single is None else None
     if study is None:
@@ -86,13 +88,14 @@ def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
 
 def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
     """Make a new study (a set of runs), or reopen the one in ``options.out`` to resume it."""
+    from ccfcpp.studies.classification import heeded_axes
     from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
     terminal.prepare()
 
     def plan(spec: StudySpec) -> list[PlannedRun[ClassifyConfig]]:
-        return spec.plan_runs(ClassifyConfig, "classify")
+        return spec.plan_runs(ClassifyConfig, "classify", heeded_axes)
 
     if options.resume:
         study = reopen_study(required_out(options.out), ClassifyConfig, plan, layers, seeds)

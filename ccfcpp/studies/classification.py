@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ccfcpp.core.config import RunConfig
+from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.comparison import is_condition
@@ -17,6 +19,11 @@ class ClassificationTable:
     rows: list[Json]
     shown: list[dict[str, str]]
     caption: str
+
+
+def heeded_axes(config: RunConfig, cell: Axes) -> Axes:
+    """Return the varied settings of a cell (combination of settings) that affect its run."""
+    return {key: own for key, own in cell.items() if needs_of(config, key) is None}
 
 
 def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:

@@ -320,6 +320,14 @@ def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
     assert "--beta 0.1, holds an empty value" in complaint("--beta", "0.1,")
 
 
+def test_a_method_has_one_cell_for_all_values_of_what_it_does_not_heed(tmp_path: Path) -> None:
+    several = ("--method", "fedavg,fedprox", "--set", "fedprox.mu=0.1,1", "--out", tmp_path / "run")
+    table = classify(*several, *TINY, "--rounds", 1)["table"]
+    cells = [(row["method"], row.get("fedprox.mu")) for row in table]
+    assert cells == [("fedavg", None), ("fedprox", 0.1), ("fedprox", 1)]
+    assert "seed is no axis" in complaint("--seed", "1,2", "--seeds", 2)
+
+
 def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("grid: {seed: [3, 4]}\ndecorrelation: {beta: 0.3}\n")
