@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
@@ -131,6 +132,11 @@ def test_a_line_says_what_of_images_is_not_read(tmp_path: Path) -> None:
     (note,) = load(str(tmp_path / "deep")).notes
     assert note.startswith("1 image of more than 8 bits: each is mapped to 8 by its own range")
     assert open_images(str(tmp_path / "deep"), data=DataConfig(window=(0, 65535))).notes == ()
+    pages = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (0, 90)]
+    (tmp_path / "pages").mkdir()
+    pages[0].save(tmp_path / "pages" / "0.tiff", save_all=True, append_images=pages[1:])
+    (note,) = load(str(tmp_path / "pages")).notes
+    assert note == "of 1 file with several frames or pages the first is read"
     flat = Trap("0.png", traps.encoded(np.eye(8, dtype=np.uint8), "PNG"))
     traps.write(tmp_path / "flat", [flat])
     assert open_images(str(tmp_path / "flat"), data=DataConfig(window=(0, 65535))).notes == (
