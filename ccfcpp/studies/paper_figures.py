@@ -74,8 +74,7 @@ def _draw_panel(
         legend_above(axes, columns=3)
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
-    seeds = describe_seeds([own.runs for own in table.scores.values()])
-    caption = f"{table.measure}{by}; {seeds}{beside}."
+    caption = f"{table.measure}{by}; {describe_seeds(table.runs)}{beside}."
     return DrawnFigure(
         slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows
     )

@@ -70,9 +70,9 @@ class ScoreTable:
         return list(dict.fromkeys([*self.first, *(system for _, _, system in self.scores)]))
 
     @property
-    def runs(self) -> int:
-        """The largest number of runs over which a score is averaged."""
-        return max((score.runs for score in self.scores.values()), default=1)
+    def runs(self) -> list[int]:
+        """The number of runs over which each score is averaged."""
+        return [score.runs for score in self.scores.values()]
 
     def of(self, panel: str) -> "ScoreTable":
         """Return the table of one panel alone."""

@@ -195,7 +195,7 @@ def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
     rows = [
         {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
     ]
-    caption = f"{title}; {describe_seeds([own.runs for own in table.scores.values()])}."
+    caption = f"{title}; {describe_seeds(table.runs)}."
     return _make_figure(title, caption, figure, rows)
 
 

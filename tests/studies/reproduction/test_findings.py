@@ -48,7 +48,7 @@ def means(table: ScoreTable) -> Mapping[Place, float]:
 def described(table: ScoreTable) -> str:
     places = dict.fromkeys(place for panel in table.panels for place in table.places(panel))
     parts = (table.measure, "; ".join(table.panels), "; ".join(places), "; ".join(table.systems))
-    return " | ".join([*parts, f"{len(table.scores)} scores of {table.runs}"])
+    return " | ".join([*parts, f"{len(table.scores)} scores of {max(table.runs, default=1)}"])
 
 
 def counted(claims: Sequence[Claim]) -> str:
