@@ -69,7 +69,8 @@ class CropEncoder(nn.Module):
         """Return latents, scaled to length 1, of float images or crops: (batch, latent)."""
         # On a CPU, convolutions are fastest in this memory format.
         x = images.contiguous(memory_format=torch.channels_last)
-        parts = [x] if x.is_cuda else torch.split(x, max(1, self._cached_pixels // x[0, 0].numel()))
+        count = len(x) if x.is_cuda else self._cached_pixels // (x.shape[2] * x.shape[3])
+        parts = torch.split(x, max(1, count))
         pooled = [self._pool(part) for part in parts]
         return F.normalize(self.perceptron(torch.cat(pooled)), dim=1)
 
