@@ -13,9 +13,6 @@ from ccfcpp.models.pooled import apply_rounded
 _GROUPS = 8
 _AT_FULL_SIZE = 2
 """Number of convolutions before the resolution is first halved."""
-_CACHED = 12_000_000
-"""On a CPU, a batch is encoded in parts whose widest output at full resolution has at most this
-many numbers: it then stays in the cache, and a training step takes an eighth less time."""
 
 
 def crop_side(height: int, width: int, share: float = 0.5) -> int:
@@ -62,22 +59,14 @@ class CropEncoder(nn.Module):
             channels = config.hidden
         self.perceptron = nn.Sequential(*perceptron, nn.Linear(channels, config.latent))
         self.precision = precision
-        self._cached_pixels = _CACHED // max(config.widths[:_AT_FULL_SIZE])
         self.described_grid, self.described_side = config.described_grid, config.described_side
 
     def forward(self, images: Tensor) -> Tensor:
         """Return latents, scaled to length 1, of float images or crops: (batch, latent)."""
         # On a CPU, convolutions are fastest in this memory format.
         x = images.contiguous(memory_format=torch.channels_last)
-        count = len(x) if x.is_cuda else self._cached_pixels // (x.shape[2] * x.shape[3])
-        parts = torch.split(x, max(1, count))
-        pooled = [self._pool(part) for part in parts]
-        return F.normalize(self.perceptron(torch.cat(pooled)), dim=1)
-
-    def _pool(self, images: Tensor) -> Tensor:
-        """Return the mean of the convolutions' output over all places: (batch, channels)."""
-        x = apply_rounded(self.places, images, self.precision)
-        return x.to(images.dtype).mean(dim=(2, 3))
+        x = apply_rounded(self.places, x, self.precision)
+        return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
 
 def crop_offsets(size: int, side: int, count: int) -> list[int]:
