@@ -102,15 +102,23 @@ class Muon(Optimizer):
         rest: The optimizer of the rest.
         rest_names: Names of matrices that ``rest`` optimizes, too.
         momentum: Factor of the momentum from step to step; it is Nesterov's.
+        precision: dtype to which the products that orthogonalise a matrix are rounded, as Jordan
+            et al. do with bfloat16; None for no rounding.
     """
 
     def __init__(
-        self, rate: float, rest: Adam, rest_names: Collection[str], momentum: float = 0.95
+        self,
+        rate: float,
+        rest: Adam,
+        rest_names: Collection[str],
+        momentum: float = 0.95,
+        precision: torch.dtype | None = None,
     ) -> None:
         self.rate = rate
         self.rest = rest
         self.rest_names = frozenset(rest_names)
         self.momentum = momentum
+        self.precision = precision
 
     def begin(self, parameters: ModelState) -> DescentState:
         """Return the training state with moments of 0; Muon's matrices have first moments only."""
@@ -127,7 +135,7 @@ class Muon(Optimizer):
         for name, matrix in matrices.items():
             first[name] = descent.first[name] * self.momentum + gradient[name]
             ahead = gradient[name] + self.momentum * first[name]
-            moved[name] = matrix - self.rate * share * _direction(ahead)
+            moved[name] = matrix - self.rate * share * _direction(ahead, self.precision)
         return {name: moved[name] for name in parameters}, replace(after, first=first)
 
     def _divided(self, parameters: ModelState) -> tuple[ModelState, ModelState]:
@@ -135,9 +143,9 @@ class Muon(Optimizer):
         return matrices, {n: p for n, p in parameters.items() if n not in matrices}
 
 
-def _direction(momentum: Tensor) -> Tensor:
+def _direction(momentum: Tensor, precision: torch.dtype | None) -> Tensor:
     """Return a matrix's step at rate 1: orthogonalised momentum times 0.2 √max(rows, columns)."""
-    matrix = orthogonalise(momentum.flatten(1))
+    matrix = orthogonalise(momentum.flatten(1), precision).to(momentum)
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 
 
@@ -146,16 +154,23 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 [0.7, 1.2]."""
 
 
-def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
+_ITERATIONS = 5
+
+
+def orthogonalise(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """Approximate UVᵀ of a matrix with the singular value decomposition UΣVᵀ (Newton–Schulz).
 
+    Args:
+        matrix: Float tensor with two axes.
+        precision: dtype of the products; None for the matrix's own.
+
     Returns:
-        A matrix with the same singular vectors and singular values of about 1.
+        A matrix with the same singular vectors and singular values of about 1, in that dtype.
     """
     a, b, c = _QUINTIC
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x: Tensor = wide / (wide.norm() + 1e-7)
-    for _ in range(iterations):
+    x: Tensor = (wide / (wide.norm() + 1e-7)).to(precision)
+    for _ in range(_ITERATIONS):
         product = x @ x.T
         x = a * x + (b * product + c * product @ product) @ x
     return x if matrix.shape[0] <= matrix.shape[1] else x.T

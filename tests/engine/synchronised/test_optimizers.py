@@ -53,6 +53,29 @@ def test_a_matrix_keeps_its_singular_vectors_and_gets_values_about_1(
     assert bool((found < 1.3).all())
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))
+def test_products_in_16_bits_lead_to_nearly_the_same_matrix(
+    rows: int, columns: int, seed: int
+) -> None:
+    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    rounded = orthogonalise(matrix, torch.bfloat16)
+    assert rounded.dtype == torch.bfloat16
+    found, exact = rounded.float(), orthogonalise(matrix)
+    assert float((found - exact).norm()) < 0.25 * float(exact.norm())
+
+
+def test_muon_with_products_in_16_bits_keeps_the_parameters_precision() -> None:
+    start, gradient = drawn(0), drawn(1)
+    plain, rounded = (Muon(0.1, Adam(0.01), (), precision=own) for own in (None, torch.bfloat16))
+    moved, _ = rounded.step(start, gradient, rounded.begin(start), 1.0)
+    wanted, _ = plain.step(start, gradient, plain.begin(start), 1.0)
+    assert all(moved[name].dtype == start[name].dtype for name in start)
+    assert not torch.equal(moved["conv"], wanted["conv"])
+    for name in start:
+        change = (wanted[name] - start[name]).norm()
+        assert float((moved[name] - wanted[name]).norm()) < 0.2 * float(change)
+
+
 def test_muon_moves_matrices_by_a_set_size_and_the_rest_by_adam() -> None:
     start, gradient = drawn(0), drawn(1)
     adam = Adam(0.01)

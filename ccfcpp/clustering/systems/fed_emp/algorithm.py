@@ -130,7 +130,12 @@ class CropPhase(Phase[CropEncoderState]):
             "crops",
             self.space.network,
             self._rehearsal,
-            Muon(self.config.matrix_rate, Adam(self.config.learning_rate), ()),
+            Muon(
+                self.config.matrix_rate,
+                Adam(self.config.learning_rate),
+                (),
+                precision=precision,
+            ),
             self.config.batch,
             problem.samples,
             _NO_BOUND,
