@@ -66,9 +66,8 @@ def compare(
     from ccfcpp.studies.parallel import run_in_processes
 
     assigned = {key for key, _ in flatten(parse_assignments(options.settings or []))}
-    for flag in FLAGS:
-        axis = flag in (_METHODS, _SKEWS)
-        if flag.key in assigned and (axis or "," in options.named.get(flag.key, "")):
+    for flag in (_METHODS, _SKEWS):
+        if flag.key in assigned:
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.cli.options import AsJson, Settings, single_values
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import flatten, merge, parse_assignments, unflatten, validate
+from ccfcpp.core.config_layers import flatten, validate
 from ccfcpp.core.data_kinds import is_hidden
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import write_atomically, write_table
@@ -71,7 +71,7 @@ def embed(
     for path in (out, skipped):
         if path.exists():
             raise UsageError(f"{path} is there already: give another --out")
-    given = merge(unflatten(named), parse_assignments(settings or []))
+    given = single_values(named, settings)
     config = validate(ClusterConfig, given | {"dataset": data})
     for key, value in flatten(given):
         if not key.startswith(_USED) and (key, value) != (flags.PARTITION.key, "folders"):

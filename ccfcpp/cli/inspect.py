@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ccfcpp.cli import flags, inspect_vectors
-from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.cli.options import AsJson, Settings, single_values
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import print_facts
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
-from ccfcpp.core.config_layers import (
-    flatten,
-    merge,
-    parse_assignments,
-    resolve,
-    unflatten,
-    validated,
-)
+from ccfcpp.core.config_layers import flatten, resolve, validated
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.units import counts_in_words, format_count, list_first, printable_name
@@ -55,7 +48,7 @@ def inspect(
     shows which columns there are, which values are missing and how columns are
     scaled. At a client of a deployment it shows this for the client's own data.
     """
-    tree = merge(unflatten(named), parse_assignments(settings or []))
+    tree = single_values(named, settings)
     if kind_of(path) == "vectors":
         _section(tree, "vectors", VectorsConfig)
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}

@@ -1,5 +1,6 @@
 """Command-line options that several commands share and that are no keys of the configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +9,15 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import Layers, merge, parse_assignments, read_configs, unflatten
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.config_layers import (
+    Layers,
+    flatten,
+    merge,
+    parse_assignments,
+    read_configs,
+    unflatten,
+)
+from ccfcpp.core.errors import KeyValue, UsageError, in_file
 
 Settings = Annotated[
     list[str] | None,
@@ -58,10 +66,24 @@ class RunOptions:
         Presets can be named without their folder if it is one of ``groups``.
 
         Raises:
-            UsageError: A file cannot be read, or an assignment is no ``KEY=VALUE``.
+            UsageError: A file cannot be read, or single values are refused.
         """
         files = read_configs(self.config or [], groups)
-        return [*files, merge(unflatten(self.named), parse_assignments(self.settings or []))]
+        return [*files, single_values(self.named, self.settings)]
+
+
+def single_values(named: flags.Named, settings: Sequence[str] | None) -> Tree:
+    """Return the user's single values: those of flags, by dotted key, and of ``--set``.
+
+    Raises:
+        UsageError: An assignment is no ``KEY=VALUE``, or sets what a flag sets, too.
+    """
+    assigned = parse_assignments(settings or [])
+    for key, value in flatten(assigned):
+        if key in named:
+            again = f" and --set {key}={in_file(value)} set the same: give one of them"
+            raise UsageError(KeyValue(key, named[key]), again)
+    return merge(unflatten(named), assigned)
 
 
 def continuation_settings(options: RunOptions, layers: Layers) -> Tree:

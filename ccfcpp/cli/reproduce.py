@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.cli.options import AsJson, Settings, single_values
 from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import merge, parse_assignments, unflatten
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def reproduce(
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
-    values = merge(unflatten(named), parse_assignments(settings or []))
+    values = single_values(named, settings)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     terminal.prepare()
     with terminal.usage_errors():

@@ -46,7 +46,7 @@ from ccfcpp.data.columns import (
 )
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
-from ccfcpp.data.vectors import VectorData, vectors_from
+from ccfcpp.data.vectors import VectorData, refuse_mask, vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
@@ -354,6 +354,7 @@ class FederatedClustering(
 
     def _check_samples(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
         """Validate and convert samples; unless ``reset``, their shape must be that of ``fit``."""
+        refuse_mask(X)
         if self.encoder is not None:
             return self._embed(X, self.encoder, reset)
         if not sparse.issparse(X) and not hasattr(X, "columns"):
@@ -373,10 +374,11 @@ class FederatedClustering(
         texts = any(getattr(kind, "kind", "") in "OmM" for kind in kinds)
         texts = texts and (reset or bool(self._column_names))
         remarks: list[str] = []
+        given = known_names("X", names)
         if by_name := bool(roles.categories or roles.dates or texts):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")
-            names = roles.arranged(known_names("X", names) if reset else self._column_names)
+            names = roles.arranged(given if reset else self._column_names)
             table = read_frame("X", X, names, roles)
             X, remarks = table.numbers, describe_categories(table.categories)  # noqa: N806
             # scikit-learn would miss the names, which the array has no more.

@@ -30,7 +30,7 @@ from ccfcpp.core.randomness import SERVER
 from ccfcpp.core.units import format_count
 from ccfcpp.data.columns import Roles, known_names, read_frame
 from ccfcpp.data.npz import from_arrays
-from ccfcpp.data.vectors import vectors_from
+from ccfcpp.data.vectors import refuse_mask, vectors_from
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import PayloadError, unpack
 from ccfcpp.models.state import to_device
@@ -187,6 +187,7 @@ class Model:
 
     def _as_array(self, images: Any) -> NDArray[Any]:
         """Return samples as an array; select and order a data frame's columns as the model's."""
+        refuse_mask(images)
         names = getattr(images, "columns", None)
         vectors = self.problem.config.section(VectorsConfig)
         if names is None and (vectors.categories or vectors.dates):

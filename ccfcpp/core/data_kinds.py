@@ -57,6 +57,8 @@ def kind_of(source: str, encoder: object = None) -> DataKind | None:
     """
     if encoder:
         return "vectors"
+    if not source.strip():
+        return None  # As a path it would be the current folder.
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES:

@@ -149,6 +149,8 @@ def _open_images(
     flat: bool,
     shape: Shape | None,
 ) -> AnyData:
+    if not source.strip():
+        raise UsageError("the name of the data set is empty: give one, or a path")
     path, is_named = Path(source).expanduser(), source in DATASETS
     try:
         if not is_named and (path.is_dir() or (path.is_file() and is_archive(path))):

@@ -65,6 +65,15 @@ class VectorData(Samples):
         return self.named_by
 
 
+def refuse_mask(samples: object) -> None:
+    """Refuse a masked array with masked values: a conversion would read the numbers below them."""
+    if np.ma.is_masked(samples):
+        raise UsageError(
+            "a masked array's masked values would be read as numbers: give it as "
+            "array.filled(np.nan), and the setting vectors.missing = mean"
+        )
+
+
 def vectors_from(
     name: str,
     array: NDArray[np.generic],

@@ -450,6 +450,7 @@ TWO = ("--clusters", 2, "--clients", 2)
         (["--partition", "folders"], "folder"),
         (["--set", "loss.lamda=1"], "did you mean 'loss.lam'"),
         (["--set", "loss.lam"], "key=value"),
+        (["--seed", 4, "--set", "seed=3"], "--seed 4 and --set seed=3 set the same: give one"),
         (["--set", "scan.widths=[8,8,8,8]"], "fewer widths"),
         (["--resume"], "give --out"),
         (["--out", "x" * 300], "cannot be used"),

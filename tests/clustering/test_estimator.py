@@ -368,6 +368,13 @@ def test_an_index_in_a_data_frame_is_refused(names: list[str], message: str) -> 
         FederatedClustering(2, method="fed-km").fit(pandas.DataFrame(numbers, columns=names))
 
 
+def test_two_columns_of_one_name_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.arange(12.0).reshape(6, 2) % 5, columns=["age", "age"])
+    with pytest.raises(UsageError, match="X has two columns 'age': give each a name of its own"):
+        FederatedClustering(2, method="fed-km").fit(frame)
+
+
 def test_it_works_in_a_pipeline_and_with_column_names_out() -> None:
     pipeline = make_pipeline(StandardScaler(), of_vectors())
     found = pipeline.fit_predict(VECTORS, federatedclustering__clients=CLIENTS)
@@ -382,6 +389,14 @@ def test_missing_values_are_filled_in_where_that_is_asked_for() -> None:
         of_vectors().fit(gaps)
     model = FederatedClustering(4, settings={"vectors": {"missing": "mean"}}).fit(gaps)
     assert np.array_equal(model.predict(gaps), model.labels_)
+
+
+def test_values_below_a_mask_are_not_read() -> None:
+    masked = np.ma.masked_greater(VECTORS, 1.0)
+    model = of_vectors().fit(np.ma.masked_greater(VECTORS, np.inf))  # nothing is masked
+    for call in (of_vectors().fit, model.predict):
+        with pytest.raises(UsageError, match=r"give it as array.filled\(np.nan\)"):
+            call(masked)
 
 
 @pytest.mark.parametrize("k", ["3", True, 2.0, 0, None])

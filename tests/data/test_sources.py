@@ -203,6 +203,7 @@ def test_image_size(tmp_path: Path, name: str) -> None:
     [
         ("minst", "unknown data set 'minst': did you mean 'mnist'? Known: digits, mnist, "),
         ("CIFAR10", "unknown data set 'CIFAR10': did you mean 'cifar10'? Known: "),
+        ("", "the name of the data set is empty: give one, or a path"),
         ("zebra", "unknown data set 'zebra': Known: "),
         ("zebra", "a path: to an .npz file, or to an image folder or its archive, laid out as "),
         ("no/such/folder", "there is no file or folder no/such/folder: give a folder of images"),
