@@ -13,7 +13,7 @@ import typer
 from ccfcpp.cli.terminal import print_facts, print_rows
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.config import VectorsConfig, join_names
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.units import counts_in_words, format_count, list_names, printable_name
@@ -118,7 +118,7 @@ def _advice(
     free = [name for name in read_as.categories if columns[name]["categories"] > rows / 2]
     categories = [name for name in read_as.categories if name not in free]
     named = {"--categories": categories, "--dates": read_as.dates}
-    flags = [f"{flag} {shlex.quote(','.join(of))}" for flag, of in named.items() if of]
+    flags = [f"{flag} {shlex.quote(join_names(of))}" for flag, of in named.items() if of]
     return {"flags": " ".join(flags), "take_out": free}
 
 

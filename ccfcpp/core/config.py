@@ -1,11 +1,13 @@
 """The configuration that every run has, and the types that configurations consist of."""
 
+import csv
 import difflib
 import functools
+import io
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
@@ -156,11 +158,21 @@ class DataConfig(Section):
 
 def _split(names: object) -> object:
     """Split a text at its commas, as the command line gives several names."""
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(names, str):
+        return names
+    row = next(csv.reader([" ".join(names.splitlines())], skipinitialspace=True))
+    return [name.strip() for name in row or [""]]
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Join names to a text that ``ColumnNames`` splits again."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
 
 
 ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_split)]
-"""Names of columns; a text is split at its commas."""
+"""Names of columns; a text is split at its commas, but for those within double quotes."""
 
 
 class VectorsConfig(Section):

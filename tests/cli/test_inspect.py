@@ -172,16 +172,16 @@ def test_inspect_describes_tables(tmp_path: Path) -> None:
 
 def test_inspect_names_the_flags_that_columns_of_text_need(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
-    lines = ["age,our ward,came,remark", "1,north,2026-01-31,well", "2,south,,", "4,south,,ill"]
+    lines = ['age,"ward, east",came,remark', "1,north,2026-01-31,well", "2,south,,", "4,south,,ill"]
     lines.append("5,south,2026-02-28,better")
     table.write_text("\n".join(lines) + "\n")
     told = json.loads(ccfcpp("inspect", table, "--json").stdout)
     assert [own["kind"] for own in told["columns"].values()] == [
         *("whole numbers", "dates", "category", "category")
     ]
-    assert told["flags"] == "--categories 'our ward' --dates came"
+    assert told["flags"] == """--categories '"ward, east"' --dates came"""
     assert told["take_out"] == ["remark"]
-    flags = ("--categories", "our ward,remark", "--dates", "came", "--missing", "mean")
+    flags = ("--categories", '"ward, east",remark', "--dates", "came", "--missing", "mean")
     assert json.loads(succeeded("inspect", table, *flags, "--json").stdout)["flags"] == ""
 
 
