@@ -82,10 +82,12 @@ def main() -> None:
         if not is_told:
             fail(error)
     except RuntimeError as error:
-        # PyTorch's, which is not imported for a name.
-        if type(error).__name__ != "OutOfMemoryError":
+        # PyTorch's, which is not imported for a name; on a processor it has none of its own.
+        on_processor = "DefaultCPUAllocator: can't allocate memory" in str(error)
+        if type(error).__name__ != "OutOfMemoryError" and not on_processor:
             raise
-        fail(f"the device is out of memory ({error}): lower --cohort")
+        why = str(error).partition("DefaultCPUAllocator: ")[2] if on_processor else str(error)
+        fail(f"out of memory ({why}): lower --cohort, or give a smaller batch or network")
         code = _FAILURE
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

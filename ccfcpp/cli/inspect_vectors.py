@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_LISTED = 20
 _MOST_WORDS = 4
+_MISWRITTEN = {
+    re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"): "numbers with a decimal point",
+    re.compile(r"\d{1,2}[./]\d{1,2}[./](\d\d){1,2}"): "dates as 2026-01-31",
+}
+"""Numbers and dates that are read as text, and how to write them."""
 _SCALES = {
     "none": "none: columns stay as they are",
     "standard": "standard: each column to mean 0 and variance 1 over all clients",
@@ -109,17 +115,20 @@ def describe_vectors(
 def _advice(
     read_as: VectorsConfig, given: VectorsConfig, columns: Mapping[str, Any], rows: int
 ) -> dict[str, Any]:
-    """Return flags that name all columns of text as they were read, and columns to take out.
+    """Return flags that name all columns of text as they were read, and columns to change.
 
-    The flags are "" if they were given, and without columns that have another text in most rows.
+    The flags are "" if they were given, and without columns that are to be written in another way,
+    or taken out since they have another text in most rows.
     """
     if (len(read_as.categories), len(read_as.dates)) == (len(given.categories), len(given.dates)):
-        return {"flags": "", "take_out": []}
-    free = [name for name in read_as.categories if columns[name]["categories"] > rows / 2]
-    categories = [name for name in read_as.categories if name not in free]
+        return {"flags": "", "take_out": [], "write": {}}
+    write = {name: own["write"] for name, own in columns.items() if "write" in own}
+    others = [name for name in read_as.categories if name not in write]
+    free = [name for name in others if columns[name]["categories"] > rows / 2]
+    categories = [name for name in others if name not in free]
     named = {"--categories": categories, "--dates": read_as.dates}
     flags = [f"{flag} {shlex.quote(join_names(of))}" for flag, of in named.items() if of]
-    return {"flags": " ".join(flags), "take_out": free}
+    return {"flags": " ".join(flags), "take_out": free, "write": write}
 
 
 def _category(codes: Any, texts: Mapping[float, str]) -> dict[str, Any]:
@@ -128,7 +137,8 @@ def _category(codes: Any, texts: Mapping[float, str]) -> dict[str, Any]:
     frequent = ", ".join(f"{word} ({times:,})" for word, times in counts.most_common(_MOST_WORDS))
     more = ", …" if len(counts) > _MOST_WORDS else ""
     facts = {"kind": "category", "missing": len(codes) - counts.total(), "categories": len(counts)}
-    return facts | {"frequent": frequent + more}
+    forms = [mend for form, mend in _MISWRITTEN.items() if all(map(form.fullmatch, counts))]
+    return facts | {"frequent": frequent + more} | ({"write": forms[0]} if forms and counts else {})
 
 
 def _column(values: Any, is_date: bool) -> dict[str, Any]:
@@ -182,6 +192,7 @@ def print_description(path: str, facts: dict[str, Any]) -> None:
         "clients": counts_in_words(facts["clients"])
         or "none: give --client-column, or --clients for parts at random",
         "for a run, give": facts["flags"],
+        "write": "; ".join(f"{printable_name(n)}: {how}" for n, how in facts["write"].items()),
         "take out": ", ".join(map(printable_name, facts["take_out"]))
         + ": another text in most rows"
         if facts["take_out"]

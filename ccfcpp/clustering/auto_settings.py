@@ -34,7 +34,8 @@ halves the resolution once less, since a crop is half as wide as the image."""
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
     """Choose settings of Fed-SCAN and Fed-EMP for images, or of Fed-SCAN and Fed-EM for vectors.
 
-    For 1,000 or more images in colour of 24 × 24 pixels or more, they also select Fed-EMP.
+    For 1,000 or more images in colour of 24 × 24 pixels or more, they also select Fed-EMP, and
+    products in 16 bits where the device has instructions for them, whatever the method.
 
     Args:
         count: Number of images or vectors.
@@ -50,7 +51,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
 
 def _settings_without_method(count: int, shape: Sequence[int], method: str) -> Tree:
     few, batch = count < _FEW, min(max(count, 2), _FEW)
-    # At least four epochs.
+    # Four epochs, but no fewer steps than 120 and no more than 300.
     steps = min(max(120, 4 * count // batch), 300)
     if len(shape) == 1:
         of_vectors: Tree = {

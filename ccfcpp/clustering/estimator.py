@@ -46,7 +46,7 @@ from ccfcpp.data.columns import (
 )
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
-from ccfcpp.data.vectors import VectorData, refuse_mask, vectors_from
+from ccfcpp.data.vectors import VectorData, check_finite, refuse_mask, vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
@@ -366,7 +366,7 @@ class FederatedClustering(
         own = unflatten(self.settings or {}).get("vectors")
         # A section that is none is refused with the other settings.
         vectors = validated(VectorsConfig, dict(own) if isinstance(own, Mapping) else {})
-        fills, roles = vectors.missing == "mean", Roles.of(vectors)
+        roles = Roles.of(vectors)
         names = [*map(str, getattr(X, "columns", ()))]
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])
@@ -375,6 +375,8 @@ class FederatedClustering(
         texts = texts and (reset or bool(self._column_names))
         remarks: list[str] = []
         given = known_names("X", names)
+        if names and reset:
+            find_vector_columns("X", roles, given, names)
         if by_name := bool(roles.categories or roles.dates or texts):
             if not names:
                 raise UsageError("vectors.categories and dates name columns: give a data frame")
@@ -383,19 +385,19 @@ class FederatedClustering(
             X, remarks = table.numbers, describe_categories(table.categories)  # noqa: N806
             # scikit-learn would miss the names, which the array has no more.
             convert = convert if reset else check_array
-        array = convert(
-            X,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan" if fills else True,
-        )
+        array = convert(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
         dense = array.toarray() if sparse.issparse(array) else array
-        data = vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
+        columns = tuple(names) or tuple(map(str, range(dense.shape[1])))
+        check_finite(dense, columns, "X", vectors.missing)
+        data = vectors_from("vectors", dense, "X", missing=vectors.missing)
+        if by_name and not reset:
+            for line in self._model.describe_gaps(data.values):
+                warnings.warn(line, stacklevel=3)
         if not names or not reset:
             return data
         if by_name:  # Otherwise scikit-learn has set it.
             self.feature_names_in_ = np.array(names, dtype=object)
         known = known_names("X", names)
-        find_vector_columns("X", roles, known, names)
         plain = [place for place, name in enumerate(known) if name not in roles.categories]
         notes = warn_of_row_numbers("X", [known[place] for place in plain], dense[:, plain])
         return replace(data, notes=(*notes, *remarks))

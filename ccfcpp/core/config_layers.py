@@ -122,7 +122,7 @@ def is_whole(layer: Tree) -> bool:
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
-    """Replace a layer's key ``rounds`` by the method's own key, unless the layer has that one, too.
+    """Replace a layer's key ``rounds`` by the method's own key, which it must not have, too.
 
     A method that counts steps gets rounds × steps per round. ``found``: all layers, merged.
     """
@@ -143,6 +143,13 @@ def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
     except UsageError as error:
         raise UsageError(KeyValue("rounds", value), *error.parts[1:]) from None
     rest = {name: own for name, own in layer.items() if name != "rounds"}
+    if key in (given := dict(flatten(rest))):
+        raise UsageError(
+            KeyValue("rounds", value),
+            " and ",
+            KeyValue(key, given[key]),
+            " set the same: give one of them",
+        )
     return merge(nest(key, count), rest)
 
 

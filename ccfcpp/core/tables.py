@@ -61,6 +61,11 @@ def read_csv_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def text_of(cell: str) -> str:
+    """Return the text of a cell that was written with a quote before it if it needed one."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell
+
+
 def _cell(value: object) -> object:
     """Return a cell's value, with a quote before text that spreadsheets take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value

@@ -40,10 +40,14 @@ def code(text: str) -> float:
     lowered = name.lower()
     if lowered in NOTHING - {"none"} or name in ("None", *_NOTHING_OF_PANDAS):
         return math.nan
-    # A truth value is written as True by pandas, and as true by others.
-    name = lowered if lowered in ("true", "false") else name
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_as_one_truth(name).encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") >> (64 - CODE_BITS))
+
+
+def _as_one_truth(text: str) -> str:
+    """Return true or false for a truth value: pandas writes True, R TRUE; others stay."""
+    lowered = text.strip().lower()
+    return lowered if lowered in ("true", "false") else text
 
 
 def texts_of(cells: Array) -> list[str]:
@@ -74,7 +78,7 @@ def describe_categories(categories: Mapping[str, Sequence[str]]) -> list[str]:
         if words := [text for text in gaps if text.strip() not in ("", "nan", *_NOTHING_OF_PANDAS)]:
             named = list_first([*map(repr, words)])
             lines.append(f"column {name!r} has no value where it holds {named}")
-        there = [text for text in texts if text not in gaps]
+        there = dict.fromkeys(_as_one_truth(text) for text in texts if text not in gaps)
         lines += describe_spellings(there, f"values of {name!r}")
     return lines
 

@@ -157,10 +157,11 @@ def check_finite(
         value = block[row, column]
         mend = "take such rows out"
         if np.isnan(value):
-            mend = "fill in such values, or give the run --missing mean for their columns' means"
+            mend = "fill in such values, or give the run --missing mean (vectors.missing) for "
+            mend += "their columns' means"
         raise UsageError(
             f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
-            f"vectors must be finite, and below {_LARGEST:g}: {mend}"
+            f"vectors must hold neither NaN nor numbers beyond {_LARGEST:g}, such as inf: {mend}"
         )
     if (tiny := (largest > 0) & (largest < 1 / _LARGEST)).any():
         raise UsageError(

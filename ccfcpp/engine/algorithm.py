@@ -90,6 +90,10 @@ class Algorithm(ABC, Generic[State]):
         """Return whether no further round would change the state, so that the run may end early."""
         return False
 
+    def final_state(self, state: State) -> State:
+        """Return the state that a run delivers, which may be of an earlier round than the last."""
+        return state
+
 
 class Epilogue(ABC):
     """Base class of exchanges after the last round that evaluate the final state."""

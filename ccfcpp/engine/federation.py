@@ -141,8 +141,9 @@ class Federation(Generic[State, Carrier]):
         while not self.is_over(state, number):
             state, report = self.run_round(state, number)
             number += 1
-            if (reason := self._without_result()) and self.is_over(state, number):
-                self.fault = self.fault or reason
+            if self.is_over(state, number):
+                self.fault = self.fault or self._without_result()
+                state = self.algorithm.final_state(state)
             yield state, report
             if self.fault:
                 raise FederationError(self.fault)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import date
 
+from ccfcpp.core.tables import text_of
 from ccfcpp.core.units import printable_name
 
 _MOST_ROWS, _MOST_NAMED = 20, 3
@@ -44,8 +45,7 @@ def _clusters(row: Row) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    # A name such as "+" has a quote before it, for spreadsheets.
-    names = (row[key].removeprefix("'") for key in ("column", "category"))
+    names = (text_of(row[key]) for key in ("column", "category"))
     return printable_name(": ".join(filter(None, names)))
 
 

@@ -185,6 +185,19 @@ def test_inspect_names_the_flags_that_columns_of_text_need(tmp_path: Path) -> No
     assert json.loads(succeeded("inspect", table, *flags, "--json").stdout)["flags"] == ""
 
 
+def test_inspect_tells_how_to_write_decimals_with_a_comma_and_dates_with_points(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "table.csv"
+    rows = ['"1,5",01.05.1970,f', '"2.012,0",31.12.1969,m', '"-2,5",01.05.1970,f']
+    table.write_text("\n".join(["dose,born,sex", *rows, *rows]) + "\n")
+    told = json.loads(ccfcpp("inspect", table, "--json").stdout)
+    assert told["flags"] == "--categories sex"
+    assert told["write"] == {"dose": "numbers with a decimal point", "born": "dates as 2026-01-31"}
+    shown = " ".join(ccfcpp("inspect", table).stdout.replace("│", " ").split())
+    assert "write dose: numbers with a decimal point; born: dates as 2026-01-31" in shown
+
+
 def test_inspect_describes_a_folder_of_embeddings(tmp_path: Path) -> None:
     folder = tmp_path / "embeddings"
     folder.mkdir()

@@ -27,12 +27,12 @@ def profile(data: AnyData, vectors: VectorsConfig, clusters: Tensor) -> list[dic
         clusters: Cluster of each row, int64 of shape (rows,).
 
     Returns:
-        A row for each column of numbers or dates, with its mean, and for each frequent category,
-        with its share: over ``all`` rows, and over those of each cluster (``cluster 0``, ...; empty
-        without any). Missing values do not count. ``deviation`` is the standard deviation (in days
-        for dates), and ``differs`` the share of the variance that lies between clusters, from 0 to
-        1: η² (Fisher 1925, *Statistical Methods for Research Workers*). Both are those of a column
-        of 0 and 1 for a category.
+        A row for each column of numbers or dates, with its mean, and for each frequent category
+        (of ``vectors.rare`` rows or more) with its share: over ``all`` rows, and over those of
+        each cluster (``cluster 0``, ...; empty without any). Missing values do not count.
+        ``deviation`` is the standard deviation (in days for dates), and ``differs`` the share of
+        the variance that lies between clusters, from 0 to 1: η² (Fisher 1925, *Statistical Methods
+        for Research Workers*). Both are those of a column of 0 and 1 for a category.
 
     Example:
         >>> from ccfcpp.data.vectors import VectorData
@@ -45,7 +45,7 @@ def profile(data: AnyData, vectors: VectorsConfig, clusters: Tensor) -> list[dic
     k, dates = int(clusters.max()) + 1, Roles.of(vectors).dates
     places = ["all", *(f"cluster {number}" for number in range(k))]
     rows: list[dict[str, object]] = []
-    for name, category, values in _described(data, len(vectors.categories)):
+    for name, category, values in _described(data, len(vectors.categories), vectors.rare):
         there = ~values.isnan()
         spread, means = _statistics(values[there], clusters[there], k)
         shown = [_readable(mean, name in dates) for mean in means.tolist()]
@@ -54,8 +54,11 @@ def profile(data: AnyData, vectors: VectorsConfig, clusters: Tensor) -> list[dic
     return sorted(rows, key=lambda row: str(row["differs"]), reverse=True)
 
 
-def _described(data: VectorData, coded: int) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield each column and its values, float64; for its last ``coded`` columns each category."""
+def _described(data: VectorData, coded: int, fewest: int) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield each column and its values, float64; for its last ``coded`` columns each category.
+
+    Categories of fewer than ``fewest`` rows are left out.
+    """
     plain = len(data.columns) - coded
     for position, name in enumerate(data.columns):
         values = data.values[:, position].cpu().double()
@@ -63,6 +66,7 @@ def _described(data: VectorData, coded: int) -> Iterator[tuple[str, str, Tensor]
             yield name, "", values
             continue
         codes, counts = torch.unique(values[~values.isnan()], return_counts=True)
+        codes, counts = codes[counts >= fewest], counts[counts >= fewest]
         for code in codes[counts.argsort(descending=True, stable=True)][:_MOST_CATEGORIES].tolist():
             # In memory a category may have no text.
             text = data.texts.get(code, f"{code:.15g}")

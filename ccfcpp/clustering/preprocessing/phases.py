@@ -168,6 +168,10 @@ class PhasedClustering(ClusteringAlgorithm[Any]):
         """Return whether the system has converged."""
         return self.system.has_converged(state.system)
 
+    def final_state(self, state: Value) -> Value:
+        """Return the state with what the system delivers."""
+        return replace(state, system=self.system.final_state(state.system))
+
     def phase_state(self, value: Value) -> Any:
         """Return the preprocessing's state that is stored in a state, message or final model."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
@@ -183,7 +187,10 @@ class PhasedClustering(ClusteringAlgorithm[Any]):
             FederationError: The preprocessing is not fitted, since no client took part in that.
         """
         if not self.is_complete(value):
-            raise FederationError("nobody took part in the preparation")
+            raise FederationError(
+                "no client took part in what precedes the clusters, or all were refused: lower "
+                "availability.dropout_rate, or give more rounds"
+            )
         known = self.phase.public(self.phase_state(value))
         kept: tuple[Any, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):

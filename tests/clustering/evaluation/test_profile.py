@@ -26,7 +26,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=30,
 )
-VECTORS = VectorsConfig(categories=("hue",))
+VECTORS = VectorsConfig(categories=("hue",), rare=1)
 
 
 def data_of(rows: list[tuple[str, str, int]]) -> tuple[VectorData, torch.Tensor]:
@@ -85,6 +85,17 @@ def test_only_named_columns_of_tables_are_described() -> None:
     assert profile(replace(data, encoder="ab"), VECTORS, clusters) == []
     images = ImageData("images", torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
     assert profile(images, VectorsConfig(), clusters) == []
+
+
+def test_categories_of_few_rows_are_not_described() -> None:
+    data, clusters = data_of([("1", "red", 0)] * 3 + [("2", "blue", 1)] * 2)
+    by_rarity = {rare: profile(data, replace_rare(rare), clusters) for rare in (2, 3, 4)}
+    found = {rare: {str(row["category"]) for row in rows} for rare, rows in by_rarity.items()}
+    assert found == {2: {"", "red", "blue"}, 3: {"", "red"}, 4: {""}}
+
+
+def replace_rare(rare: int) -> VectorsConfig:
+    return VECTORS.model_copy(update={"rare": rare})
 
 
 def test_a_folder_has_the_texts_of_all_its_files(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class ServerClusters(ServerWork[DCNState, DCNState, Any]):
             start, seed = required_centroids(state.centroids), randomness.integer("k-means")
             moved = kmeans(votes, len(start), seed=seed, init=start).centroids.float()
             state = replace(state, centroids=moved)
-        return self.system.judge(state, randomness.round)
+        return self.system.judge(state)
 
 
 class FedDCN(ClusteringAlgorithm[DCNState]):
@@ -205,8 +205,8 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         state = replace(state, model=model, centroids=centroids)
         return replace(state, synthetic=synthetic, targets=targets)
 
-    def judge(self, state: DCNState, number: int) -> tuple[DCNState, Metrics]:
-        """Return the state after a round and its index; after the last, the round to deliver."""
+    def judge(self, state: DCNState) -> tuple[DCNState, Metrics]:
+        """Return the state after a round, with the best one so far, and the round's index."""
         from sklearn.metrics import davies_bouldin_score
 
         latents = self.dcn.encode(state.model, required_centroids(state.synthetic))
@@ -216,10 +216,12 @@ class FedDCN(ClusteringAlgorithm[DCNState]):
         if self.config.stop == "last" or state.index is None or index < state.index:
             best = EncoderState(state.model, state.version, state.centroids)
             state = replace(state, best=deepcopy(best), index=index)
-        if state.best and (number == self.rounds - 1 or self.has_converged(state)):
-            best = deepcopy(state.best)  # since a file of tensors holds none twice
-            state = replace(state, model=best.model, centroids=best.centroids)
         return state, {"davies_bouldin": index}
+
+    def final_state(self, state: DCNState) -> DCNState:
+        """Return the state with the best round's model and centroids."""
+        best = deepcopy(state.best)  # since a file of tensors holds none twice
+        return replace(state, model=best.model, centroids=best.centroids) if best else state
 
     def represent(self, state: DCNState, client: Client) -> Tensor | None:
         """Return the latents of a client's samples; None before there are centroids."""

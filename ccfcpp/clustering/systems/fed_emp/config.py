@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from ccfcpp.core.config import Positive, Section, Share, Weight
 
 _Channels = Annotated[int, Field(ge=8, le=4096, multiple_of=8)]
+_Units = Annotated[int, Field(ge=1, le=4096)]
 _Rate = Annotated[float, Field(gt=0, le=1000)]
 
 
@@ -30,9 +31,9 @@ class CropsConfig(Section):
     widths: tuple[_Channels, ...] = (32, 64, 128, 256)
     """Output channels of the 3 by 3 convolutions. The resolution is halved before each, except the
     first two."""
-    hidden: Positive = 512
+    hidden: _Units = 512
     """Units of each of the two hidden layers after the convolutions."""
-    latent: Positive = 128
+    latent: _Units = 128
     """Number of latent dimensions."""
     weight: Weight = 200.0
     """Weight λ of the agreement between crops of an image; the coding rate, which keeps latents
@@ -60,8 +61,8 @@ class CropsConfig(Section):
     @classmethod
     def _read_grid(cls, values: object) -> object:
         if isinstance(values, dict) and "grid" in values:
-            values = values | {"described_grid": values["grid"], "described_side": 0.5}
-            del values["grid"]
+            rest = {name: value for name, value in values.items() if name != "grid"}
+            return {"described_grid": values["grid"], "described_side": 0.5} | rest
         return values
 
     @property

@@ -135,8 +135,12 @@ class Orchestra(ClusteringAlgorithm[EncoderState]):
     by_angle = True
 
     def __init__(self, problem: Problem) -> None:
-        if problem.image_shape[1] != problem.image_shape[2]:
-            raise UsageError("orchestra turns images by 90 degrees, and these are not square")
+        _, height, width = problem.image_shape
+        if height != width:
+            raise UsageError(
+                f"orchestra turns images by 90 degrees, and these of {height} by {width} pixels "
+                f"are not square: give data.image_size = {min(height, width)}"
+            )
         self.problem, self.config = problem, problem.config.section(OrchestraConfig)
         if self.config.global_clusters < problem.clusters:
             raise UsageError(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
+from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.systems.fed_dcn.algorithm import (
     CENTROIDS,
     OWN_NETWORK,
@@ -160,11 +161,24 @@ def test_the_round_of_the_least_index_is_delivered(
     places = fed_dcn.dcn.encode(state.model, digits()[0][:2])
     for number in range(4):
         state = replace(state, version=number, centroids=places + number / 1e4)
-        state, _ = fed_dcn.judge(state, number)
+        state, _ = fed_dcn.judge(state)
         ends.append(fed_dcn.has_converged(state))
     assert ends == [False, False, False, stop != "last"]
+    state = fed_dcn.final_state(state)
     assert state.centroids is not None
     assert torch.equal(state.centroids, places + delivered / 1e4)
+
+
+def test_a_last_round_without_clients_delivers_the_best_one_too() -> None:
+    fed_dcn, clients = system({"dcn": {"rounds": 5}}), clients_of_sizes(30, 21)
+    coin, seed = Availability(dropout_rate=0.6), 3
+    runs = federated("fed-dcn", fed_dcn, clients, availability=coin, seed=seed)
+    *before, (last, report) = runs.run(fed_dcn.initial_state(Randomness(seed)))
+    assert not report.clients
+    assert last.best is not None
+    assert last.centroids is not None
+    assert torch.equal(last.centroids, required_centroids(last.best.centroids))
+    assert not torch.equal(last.centroids, required_centroids(before[-1][0].centroids))
 
 
 def test_an_interrupted_run_ends_as_another_and_clients_in_any_order() -> None:
