@@ -333,6 +333,14 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
         model.predict(frame[["colour", "size"]])
     with pytest.warns(UserWarning, match="values of 'colour' 'Red' and 'red' look alike"):
         clone(model).fit(frame.assign(colour=["Red", *kinds[1:]]))
+    with pytest.warns(UserWarning, match="column 'colour': 1 of 90 rows hold a category"):
+        model.predict(frame.assign(colour=["mauve", *kinds[1:]]))
+    absent = clone(model).set_params(settings={"vectors": {"categories": ["color"]}})
+    with pytest.raises(UsageError, match="X has no column 'color': it has 'colour', 'born'"):
+        absent.fit(frame)
+    numbered = frame.assign(colour=pandas.Categorical(np.arange(90) % 3))
+    with pytest.raises(UsageError, match="column 'colour' has the type category: name it by"):
+        FederatedClustering(3, method="fed-km").fit(numbered.drop(columns="born"))
     twice = {"vectors": {"categories": ["colour"], "dates": ["colour"]}}
     with pytest.raises(UsageError, match="column 'colour' is named twice"):
         FederatedClustering(3, method="fed-km", settings=twice).fit(frame)
@@ -385,7 +393,7 @@ def test_it_works_in_a_pipeline_and_with_column_names_out() -> None:
 def test_missing_values_are_filled_in_where_that_is_asked_for() -> None:
     gaps = VECTORS.copy()
     gaps[::7, 20] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(UsageError, match=r"X: column '20' holds nan in row 1, and .*NaN"):
         of_vectors().fit(gaps)
     model = FederatedClustering(4, settings={"vectors": {"missing": "mean"}}).fit(gaps)
     assert np.array_equal(model.predict(gaps), model.labels_)

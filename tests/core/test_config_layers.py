@@ -283,6 +283,15 @@ def test_a_run_needs_a_round() -> None:
         validate(ClusterConfig, {"training": {"rounds": 0, "pretrain_rounds": 0}})
 
 
+def test_rounds_beside_the_systems_own_key_are_refused_in_one_layer() -> None:
+    given: Tree = {"method": "fed-km", "rounds": 3, "means": {"rounds": 5}}
+    with pytest.raises(UsageError, match=r"^rounds = 3 and means\.rounds = 5 set the same: give"):
+        resolve(ClusterConfig, "cluster", given)
+    below: Tree = {"method": "fed-km", "means": {"rounds": 5}}
+    above = resolve(ClusterConfig, "cluster", below, {"rounds": 3})
+    assert dict(flatten(above.model_dump()))["means.rounds"] == 3
+
+
 @pytest.mark.parametrize("steps", ["abc", 1.5, None, 0])
 def test_rounds_of_no_number_of_steps_are_refused_by_the_steps(steps: object) -> None:
     given: Tree = {"method": "fed-scan", "rounds": 3, "scan": {"steps_per_round": steps}}

@@ -148,6 +148,14 @@ def test_none_is_a_category_and_a_line_names_what_is_missing(tmp_path: Path) -> 
     assert data.notes == ("column 'alarm' has no value where it holds 'NA'",)
 
 
+def test_truth_values_of_two_programs_are_one_category(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "a,smokes\n9,TRUE\n2,True\n3,false\n5,FALSE\n")
+    data = read_vectors(path, categories=["smokes"])
+    assert data.notes == ()
+    first, second, third, fourth = data.vectors[:, 1].tolist()
+    assert first == second != third == fourth
+
+
 def test_spellings_of_two_clients_are_told(tmp_path: Path) -> None:
     written(tmp_path / "sites" / "north.csv", "a,grade\n1,low\n2,high\n")
     written(tmp_path / "sites" / "south.csv", "a,grade\n1,Low\n2,high\n")

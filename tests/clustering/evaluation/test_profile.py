@@ -119,6 +119,7 @@ def test_the_page_says_what_sets_clusters_apart() -> None:
             "cluster 1": "",
         },
         {**hues, "category": "'+", "all": "0.25", "cluster 0": "0.5", "cluster 1": "0.0"},
+        {**hues, "category": "'s-Hage", "all": "0.1", "cluster 0": "0.1", "cluster 1": "0.1"},
         {**hues, "category": "red", "all": "0.5", "cluster 0": "0.5", "cluster 1": "1.0"},
     ]
     assert distinctions(rows) == {
@@ -127,8 +128,20 @@ def test_the_page_says_what_sets_clusters_apart() -> None:
         "cluster 1": "hue: red 100% (all: 50%)",
     }
     table = profile_table(rows)
-    assert [row["column"] for row in table] == ["size", "born", "hue: +", "hue: red"]
-    assert [row["cluster 1"] for row in table] == ["\N{EN DASH}", "\N{EN DASH}", "0%", "100%"]
+    assert [row["column"] for row in table] == [
+        "size",
+        "born",
+        "hue: +",
+        "hue: 's-Hage",
+        "hue: red",
+    ]
+    assert [row["cluster 1"] for row in table] == [
+        "\N{EN DASH}",
+        "\N{EN DASH}",
+        "0%",
+        "10%",
+        "100%",
+    ]
     assert table[0]["variance between clusters"] == "90%"
 
 

@@ -146,7 +146,7 @@ def test_the_target_follows_and_what_cannot_be_used_is_refused() -> None:
     assert not isinstance(some, RefusedUpdateError)
     torch.testing.assert_close(some.model[f"target.{name}"], (1 + 2 * 0.99) * online)
     assert refusal(orchestra.exchanges(1, state)[0], state, some, 8) is not None
-    with pytest.raises(UsageError, match="not square"):
+    with pytest.raises(UsageError, match=r"8 by 9 pixels are not square: .*image_size = 8"):
         system(width=9)
     with pytest.raises(UsageError, match="cannot be grouped into 13 clusters"):
         made(tiny("orchestra"), clusters=13)
