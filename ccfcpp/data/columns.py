@@ -167,14 +167,19 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         name: encode(source.cells(places[name])) for name in wanted if name in roles.categories
     }
     if source.whole is None or roles.categories or roles.dates:
-        columns = [
-            coded[name][0]
-            if name in coded
-            else days_of(path, name, source.cells(place))
-            if name in roles.dates
-            else source.numbers(place)
-            for name, place in zip(wanted, positions, strict=True)
-        ]
+        try:
+            columns = [
+                coded[name][0]
+                if name in coded
+                else days_of(path, name, source.cells(place))
+                if name in roles.dates
+                else source.numbers(place)
+                for name, place in zip(wanted, positions, strict=True)
+            ]
+        except UsageError:
+            # A column whose name is misspelt among the categories is read as numbers.
+            check_present(path, (*roles.categories, *roles.dates), names)
+            raise
         numbers = np.stack(columns, axis=1)
     else:
         # A memory-mapped array is not copied if all its columns are wanted.
@@ -301,10 +306,7 @@ def find_vector_columns(
     # Another file may have the column if this one has names and may lack some.
     required = roles.missing == "refuse" or not written
     special = (*roles.categories, *roles.dates) if required else ()
-    for name in (*roles.named, *chosen, *special):
-        if name not in places:
-            shown = list_first([*map(repr, names)])
-            raise UsageError(f"{path} has no column {name!r}: it has {shown}")
+    check_present(path, (*roles.named, *chosen, *special), names)
     positions = [places[name] for name in chosen or names if name not in roles.named]
     if not positions:
         beside = ", ".join(roles.named) or "an index"
@@ -317,6 +319,14 @@ def find_vector_columns(
                 "take it out (index=False), or give it a name"
             )
     return positions
+
+
+def check_present(path: Path | str, wanted: Iterable[str], names: Sequence[str]) -> None:
+    """Check that a table with columns of these names has all that are wanted."""
+    for name in wanted:
+        if name not in names:
+            shown = list_first([*map(repr, names)])
+            raise UsageError(f"{path} has no column {name!r}: it has {shown}")
 
 
 def check_missing(

@@ -21,7 +21,7 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, files_of, is_hidden
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
-from ccfcpp.core.units import format_count, list_first
+from ccfcpp.core.units import format_count
 from ccfcpp.data.categories import code, describe_categories
 from ccfcpp.data.columns import (
     Roles,
@@ -29,6 +29,7 @@ from ccfcpp.data.columns import (
     Table,
     align_columns,
     check_distinct,
+    check_present,
     files_of_clients,
     select_columns,
 )
@@ -69,11 +70,8 @@ def read_vectors(path: Path, vectors: VectorsConfig, columns: Sequence[str] = ()
         table = (_read_folder if path.is_dir() else _read_file)(path, roles)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    for name in special:
-        if table.columns and name not in table.columns:
-            raise UsageError(
-                f"{path} has no column {name!r}: it has {list_first([*map(repr, table.columns)])}"
-            )
+    if table.columns:
+        check_present(path, special, table.columns)
     try:
         data = vectors_from(
             path.resolve().name if path.is_dir() else path.stem,

@@ -107,6 +107,13 @@ def test_missing_values_are_refused_or_left_to_be_filled_in(tmp_path: Path, cell
     assert data.vectors.isnan().tolist() == [[False, False], [True, False]]
 
 
+def test_a_misspelt_category_is_named_where_values_may_be_missing_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "age,Ward\n1,b\n7,a\n4,b\n")
+    for missing in ("refuse", "mean"):
+        with pytest.raises(UsageError, match="has no column 'ward': it has 'age', 'Ward'"):
+            read_vectors(path, categories=["ward"], missing=missing)
+
+
 FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "a string": ("a,b\n1,red\n", {}, r"line 2: column 'b' holds 'red', which is no number"),
     "a decimal comma": ('a,b\n1,"2,5"\n', {}, "holds '2,5', which is no number: write decimals"),
