@@ -4,7 +4,9 @@ import io
 import sys
 
 import pytest
+import torch
 
+from ccfcpp.cli import app as command_line
 from ccfcpp.cli.app import main
 from tests.support.command import ccfcpp, succeeded
 
@@ -38,3 +40,17 @@ def test_letters_that_a_terminal_lacks_are_replaced(monkeypatch: pytest.MonkeyPa
     print("caf\u00e9 \udcf4")
     terminal.flush()
     assert terminal.buffer.getvalue().endswith(b"caf? ?\n")
+
+
+def test_memory_that_is_not_there_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def allocate(command: object) -> None:
+        torch.empty(1 << 58, dtype=torch.float64)
+
+    monkeypatch.setattr(command_line, "_in_first_process", allocate)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: out of memory (can't allocate memory: you tried to allocate")
+    assert line.endswith("lower --cohort, or give a smaller batch or network")
