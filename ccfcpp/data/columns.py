@@ -222,14 +222,14 @@ def read_frame(where: str, frame: Any, wanted: Sequence[str], roles: Roles) -> T
         raise UsageError(f"{where} has no column {lacking[0]!r}, which the model needs")
     columns, categories = [], {}
     for name in wanted:
-        column = frame[given[name]]
-        cells = np.asarray(frame[[given[name]]]).reshape(-1)
+        column = frame[[given[name]]]
+        cells = np.asarray(column).reshape(-1)
         if name in roles.categories:
             codes, categories[name] = encode(cells)
             columns.append(codes)
         elif name in roles.dates:
             columns.append(days_of(where, name, cells))
-        elif hasattr(getattr(column, "dtype", None), "categories"):
+        elif any(hasattr(kind, "categories") for kind in getattr(column, "dtypes", ())):
             raise UsageError(
                 f"{where}: column {name!r} has the type category: name it by vectors.categories, "
                 "or make it numbers"

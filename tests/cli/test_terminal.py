@@ -22,12 +22,15 @@ from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.client import Member
 
 
-def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> None:
+def test_flags_lie_over_files_and_beside_single_settings(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text("seed: 1\n")
     named = {"seed": "2", "partition.p": "0.5", "rounds": "4"}
-    found = RunOptions(named, [file], settings=["seed=3"]).layers()
-    assert found == [{"seed": 1}, {"seed": 3, "partition": {"p": "0.5"}, "rounds": "4"}]
+    found = RunOptions(named, [file], settings=["clusters=3"]).layers()
+    flags = {"seed": "2", "partition": {"p": "0.5"}, "rounds": "4"}
+    assert found == [{"seed": 1}, {**flags, "clusters": 3}]
+    with pytest.raises(UsageError, match="seed = 2 and --set seed=3 set the same: give one"):
+        RunOptions(named, [file], settings=["seed=3"]).layers()
 
 
 def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:

@@ -53,9 +53,8 @@ def test_a_system_of_one_round_refuses_a_number(method: str) -> None:
 def test_a_round_of_fed_scan_is_so_many_steps() -> None:
     config = CLUSTERING.resolve_settings(asked("fed-scan", "4", scan={"steps_per_round": 7}))
     assert config.model_dump()["scan"]["steps"] == 28
-    # A single value of the key itself lies over it.
-    config = CLUSTERING.resolve_settings(asked("fed-scan", "4", scan={"steps": 5}))
-    assert config.model_dump()["scan"]["steps"] == 5
+    with pytest.raises(UsageError, match=r"rounds = 4 and scan\.steps = 5 set the same"):
+        CLUSTERING.resolve_settings(asked("fed-scan", "4", scan={"steps": 5}))
     assert CLASSIFICATION.resolve_settings([{"rounds": "6"}]).training.rounds == 6
 
 

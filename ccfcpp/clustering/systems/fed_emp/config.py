@@ -61,8 +61,8 @@ class CropsConfig(Section):
     @classmethod
     def _read_grid(cls, values: object) -> object:
         if isinstance(values, dict) and "grid" in values:
-            rest = {name: value for name, value in values.items() if name != "grid"}
-            return {"described_grid": values["grid"], "described_side": 0.5} | rest
+            values = values | {"described_grid": values["grid"], "described_side": 0.5}
+            del values["grid"]
         return values
 
     @property
