@@ -122,7 +122,8 @@ def _advice(
     """
     if (len(read_as.categories), len(read_as.dates)) == (len(given.categories), len(given.dates)):
         return {"flags": "", "take_out": [], "write": {}}
-    write = {name: own["write"] for name, own in columns.items() if "write" in own}
+    chosen = {*map(canonical, given.categories)}
+    write = {n: own["write"] for n, own in columns.items() if "write" in own and n not in chosen}
     others = [name for name in read_as.categories if name not in write]
     free = [name for name in others if columns[name]["categories"] > rows / 2]
     categories = [name for name in others if name not in free]

@@ -397,7 +397,7 @@ class FederatedClustering(
             return data
         if by_name:  # Otherwise scikit-learn has set it.
             self.feature_names_in_ = np.array(names, dtype=object)
-        known = known_names("X", names)
+        known = names if by_name else given
         plain = [place for place, name in enumerate(known) if name not in roles.categories]
         notes = warn_of_row_numbers("X", [known[place] for place in plain], dense[:, plain])
         return replace(data, notes=(*notes, *remarks))

@@ -157,8 +157,8 @@ def check_finite(
         value = block[row, column]
         mend = "take such rows out"
         if np.isnan(value):
-            mend = "fill in such values, or give the run --missing mean (vectors.missing) for "
-            mend += "their columns' means"
+            means = "their columns' means"
+            mend = f"fill in such values, or give --missing mean (vectors.missing) for {means}"
         raise UsageError(
             f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
             f"vectors must hold neither NaN nor numbers beyond {_LARGEST:g}, such as inf: {mend}"

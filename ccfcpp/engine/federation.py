@@ -137,11 +137,11 @@ class Federation(Generic[State, Carrier]):
             FederationError: Every client's update of an exchange was refused in two rounds, or in
                 the whole run, or none came. The last round's report is yielded first.
         """
-        number = first_round
-        while not self.is_over(state, number):
+        number, over = first_round, self.is_over(state, first_round)
+        while not over:
             state, report = self.run_round(state, number)
             number += 1
-            if self.is_over(state, number):
+            if over := self.is_over(state, number):
                 self.fault = self.fault or self._without_result()
                 state = self.algorithm.final_state(state)
             yield state, report

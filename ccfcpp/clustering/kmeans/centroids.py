@@ -60,8 +60,8 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
     """
     if centroids is None:
         raise FederationError(
-            "no client has delivered centroids that can be used: its updates were refused, as the "
-            "run says, or it took part in no round; then lower availability.dropout_rate"
+            "no client has delivered centroids that can be used: all updates were refused, as "
+            "the run says, or nobody took part; then lower availability.dropout_rate"
         )
     return centroids
 

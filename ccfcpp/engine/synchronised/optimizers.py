@@ -152,8 +152,6 @@ def _direction(momentum: Tensor, precision: torch.dtype | None) -> Tensor:
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al.: five iterations map singular values in [0.01, 1] to about
 [0.7, 1.2]."""
-
-
 _ITERATIONS = 5
 
 

@@ -89,13 +89,9 @@ def test_only_named_columns_of_tables_are_described() -> None:
 
 def test_categories_of_few_rows_are_not_described() -> None:
     data, clusters = data_of([("1", "red", 0)] * 3 + [("2", "blue", 1)] * 2)
-    by_rarity = {rare: profile(data, replace_rare(rare), clusters) for rare in (2, 3, 4)}
-    found = {rare: {str(row["category"]) for row in rows} for rare, rows in by_rarity.items()}
-    assert found == {2: {"", "red", "blue"}, 3: {"", "red"}, 4: {""}}
-
-
-def replace_rare(rare: int) -> VectorsConfig:
-    return VECTORS.model_copy(update={"rare": rare})
+    for rare, told in ((2, {"", "red", "blue"}), (3, {"", "red"}), (4, {""})):
+        rows = profile(data, VectorsConfig(categories=("hue",), rare=rare), clusters)
+        assert {row["category"] for row in rows} == told
 
 
 def test_a_folder_has_the_texts_of_all_its_files(tmp_path: Path) -> None:
