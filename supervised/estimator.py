@@ -12,7 +12,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.estimator import FederatedEstimator, Names, as_string_array
+from ccfcpp.runs.estimator import FederatedEstimator, Names, as_plain_array, as_string_array
 from supervised.api import CLASSIFICATION
 from supervised.classification import ClassificationRun, classification_run
 from supervised.classifiers import CLASSIFIERS
@@ -68,8 +68,8 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: An array or a setting is not allowed, or the method is a personal one.
         """
-        labels = as_string_array(np.asarray(y))
-        data = from_arrays("images", np.asarray(X), labels, "X")
+        labels = as_string_array(as_plain_array(y, "y"))
+        data = from_arrays("images", as_plain_array(X, "X"), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         run = self._run(pipeline, data, clients, {"partition": {"kind": "domain"}})
         state, self.n_iter_ = run.train(self.verbose)

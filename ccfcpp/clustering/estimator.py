@@ -371,7 +371,7 @@ class FederatedClustering(
         convert: Any = partial(validate_data, self, reset=reset, accept_sparse="csr")
         check_distinct([*roles.categories, *roles.dates])
         kinds = getattr(X, "dtypes", ()) if names else ()  # That of a series is no list.
-        texts = any(getattr(kind, "kind", "") in "OmM" for kind in kinds)
+        texts = any(getattr(kind, "kind", "") in "OcmM" for kind in kinds)
         texts = texts and (reset or bool(self._column_names))
         remarks: list[str] = []
         given = known_names("X", names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,9 @@ class Model:
         Returns:
             int64 of shape (images,), on the CPU.
 
+        Warns:
+            UserWarning: A data frame holds no value of a column, or unknown categories.
+
         Raises:
             UsageError: The images have another dtype or shape than those of the run.
         """
@@ -186,7 +190,10 @@ class Model:
         return Client(SERVER, "predict", values.to(self.problem.device))
 
     def _as_array(self, images: Any) -> NDArray[Any]:
-        """Return samples as an array; select and order a data frame's columns as the model's."""
+        """Return samples as an array; select and order a data frame's columns as the model's.
+
+        Warn of a data frame's gaps, as ``describe_gaps`` names them.
+        """
         refuse_mask(images)
         names = getattr(images, "columns", None)
         vectors = self.problem.config.section(VectorsConfig)
@@ -196,7 +203,10 @@ class Model:
             return np.asarray(images)
         roles = Roles.of(vectors)
         names = known_names("the model", self.columns)
-        return read_frame("the data frame", images, names, roles).numbers
+        numbers = read_frame("the data frame", images, names, roles).numbers
+        for line in self.describe_gaps(torch.from_numpy(numbers)):
+            warnings.warn(line, stacklevel=5)
+        return numbers
 
     def _assign(self, images: Samples) -> tuple[Client, Tensor]:
         """Return a client that holds the images, and their clusters on the CPU."""

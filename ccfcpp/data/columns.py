@@ -252,10 +252,14 @@ def _floats(where: str, name: str, cells: Array) -> NDArray[np.float64]:
             raise ValueError
         return cells.astype(np.float64)
     except (TypeError, ValueError):
-        wrong = next(text for text in texts_of(cells) if not _is_number(text))
+        texts = [text for text in texts_of(cells) if not _is_number(text)]
+        wrong = next((text for text in texts if text != "NaT"), texts[0])
+        mend = {"m": "make it numbers, such as by dt.total_seconds()", "c": "give its parts"}.get(
+            cells.dtype.kind, "name it by vectors.categories or vectors.dates"
+        )
         raise UsageError(
-            f"{where}: column {name!r} holds {wrong[:40]!r}, which is no number: name it by "
-            "vectors.categories or vectors.dates, or take it out"
+            f"{where}: column {name!r} holds {wrong[:40]!r}, which is no number: {mend}, or take "
+            "it out"
         ) from None
 
 

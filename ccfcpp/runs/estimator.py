@@ -59,7 +59,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
         ``shape`` is that of the model's images: (channels, height, width).
         """
-        data = from_arrays("images", np.asarray(array), None, "X")
+        data = from_arrays("images", as_plain_array(array, "X"), None, "X")
         given = tuple(data.images.shape[1:])
         if given != shape:
             raise UsageError(
@@ -113,12 +113,23 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             )
         config = pipeline.resolve_settings([fixed, unflatten(settings)], suited)
         names = (
-            np.zeros(len(data), int) if clients is None else as_string_array(np.asarray(clients))
+            np.zeros(len(data), int)
+            if clients is None
+            else as_string_array(as_plain_array(clients, "clients"))
         )
         owners, owner_names, notes = index_names(names, len(data), "fit", "clients", data.unit)
         for note in (*data.notes, *notes):
             warnings.warn(note, stacklevel=3)
         return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
+
+
+def as_plain_array(values: object, name: str) -> NDArray[Any]:
+    """Return the argument ``name`` as an array; refuse masked values, which would be read."""
+    if np.ma.is_masked(values):
+        raise UsageError(
+            f"{name} has masked values, which would be read as any other: leave their samples out"
+        )
+    return np.asarray(values)
 
 
 def as_string_array(names: NDArray[Any]) -> NDArray[Any]:

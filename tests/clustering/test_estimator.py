@@ -335,6 +335,8 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
         clone(model).fit(frame.assign(colour=["Red", *kinds[1:]]))
     with pytest.warns(UserWarning, match="column 'colour': 1 of 90 rows hold a category"):
         model.predict(frame.assign(colour=["mauve", *kinds[1:]]))
+    with pytest.warns(UserWarning, match="column 'colour': 1 of 90 rows hold a category"):
+        load_model(tmp_path / "saved").assign(frame.assign(colour=["mauve", *kinds[1:]]))
     absent = clone(model).set_params(settings={"vectors": {"categories": ["color"]}})
     with pytest.raises(UsageError, match="X has no column 'color': it has 'colour', 'born'"):
         absent.fit(frame)
@@ -350,6 +352,8 @@ def test_columns_of_categories_and_dates(tmp_path: Path) -> None:
     assert np.array_equal(plain.predict(objects), plain.labels_)
     with pytest.raises(UsageError, match="column 'colour' holds 'red', which is no number: name"):
         FederatedClustering(3, method="fed-km").fit(frame)
+    with pytest.raises(UsageError, match=r"column 'size' holds '.*j.*, which is no number: give"):
+        FederatedClustering(3, method="fed-km").fit(frame[["size"]].assign(one=1.0) * 1j)
     with pytest.raises(UsageError, match="name columns: give a data frame"):
         model.fit(np.eye(9), clients=np.arange(9) % 3)
 

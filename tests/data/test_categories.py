@@ -108,7 +108,9 @@ def test_a_long_cell_takes_no_more_than_its_own_memory(tmp_path: Path) -> None:
         (np.array(["2026-01-01"] * 3, "datetime64[ns]"), "2026-01-01"),
         (np.array([1, "q", 2], object), "q"),
         (np.array(["1", "2", "1_0"]), "1_0"),
-        (np.array([5, 6, 7], "timedelta64[s]"), "5 seconds"),
+        (np.array([5, 6, 7], "timedelta64[s]"), "5 seconds', which is no number: make it numbers"),
+        (np.array(["NaT", "NaT", "2026-01-01"], "datetime64[ns]"), "2026-01-01"),
+        (np.arange(3) * 1j, ".*j.*', which is no number: give its parts"),
     ],
 )
 def test_a_column_of_a_frame_that_holds_no_numbers_is_named(
@@ -116,7 +118,7 @@ def test_a_column_of_a_frame_that_holds_no_numbers_is_named(
 ) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"odd": column, "kind": ["x", "y", "x"]})
-    with pytest.raises(UsageError, match=f"column 'odd' holds '{shown}.*, which is no number"):
+    with pytest.raises(UsageError, match=f"column 'odd' holds '{shown}.*, or take it out"):
         read_frame("X", frame, ["odd", "kind"], Roles(categories=("kind",)))
 
 

@@ -112,3 +112,14 @@ def test_labels_may_be_strings_as_python_has_them() -> None:
     assert model.classes_.tolist() == list("abcdefghij")
     same = small().fit(IMAGES, LABELS, clients=CLIENTS).predict(IMAGES[:9])
     assert np.array_equal(model.predict(IMAGES[:9]), same)
+
+
+def test_values_below_a_mask_are_not_read() -> None:
+    arrays = {"X": IMAGES, "y": np.arange(240) % 10, "clients": np.arange(240) % 3}
+    for name, array in arrays.items():
+        masked = {name: np.ma.masked_equal(array, array.max())}
+        with pytest.raises(UsageError, match=f"{name} has masked values, .*: leave their samples"):
+            small().fit(**arrays | masked)
+    model = small().fit(**arrays)
+    with pytest.raises(UsageError, match="X has masked values"):
+        model.predict(np.ma.masked_equal(IMAGES, 0))
