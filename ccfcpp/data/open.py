@@ -164,8 +164,12 @@ def _open_images(
                 flat=flat,
             )
         if is_named:
+            root = root_folder(Path(how.root) if how.root else None)
             with DATASETS.blaming(source):
-                images = DATASETS[source].load(root_folder(Path(how.root) if how.root else None))
+                images = DATASETS[source].load(root)
+            if path.exists() and path.resolve() != (root / source).resolve():
+                note = f"{source} is the named data set: write ./{source} for what lies here"
+                images = replace(images, notes=(*images.notes, note))
         else:
             images = _read_npz(source, path)
     except OSError as error:

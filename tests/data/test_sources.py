@@ -242,7 +242,10 @@ def test_files_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "digits").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert len(load("digits")) == 1797
+    images = load("digits", data_root=tmp_path / "data")
+    assert len(images) == 1797
+    assert images.notes == ("digits is the named data set: write ./digits for what lies here",)
+    assert load("digits", data_root=Path()).notes == ()  # The folder may be that of its own files.
     with pytest.raises(UsageError, match="holds no image"):
         load("./digits")
 
