@@ -84,6 +84,9 @@ def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> Non
     assert found[2]["stability"] == found[3]["stability"] == 1.0
     assert found[5]["silhouette"] < found[3]["silhouette"] - 0.1
     assert found[5]["stability"] < 0.8
+    for score, sign in (("silhouette", -1), ("davies_bouldin", 1)):
+        worse = {k: sign * own[score] for k, own in found.items()}
+        assert worse[5] - worse[3] > max(0.05, 2 * (worse[3] - worse[2]))
     best = max(own["silhouette"] for own in found.values())
     good = [k for k, own in found.items() if own["stability"] >= 0.8]
     assert max(k for k in good if found[k]["silhouette"] > best - 0.1) == 3

@@ -65,12 +65,13 @@ class VectorData(Samples):
         return self.named_by
 
 
-def refuse_mask(samples: object) -> None:
+def refuse_mask(values: object, name: str = "X") -> None:
     """Refuse a masked array with masked values: a conversion would read the numbers below them."""
-    if np.ma.is_masked(samples):
+    if np.ma.is_masked(values):
         raise UsageError(
-            "a masked array's masked values would be read as numbers: give it as "
-            "array.filled(np.nan), and the setting vectors.missing = mean"
+            f"{name} has masked values, which would be read as any other: leave their samples out, "
+            "or, if it holds vectors, give it as array.filled(np.nan), and the setting "
+            "vectors.missing = mean"
         )
 
 

@@ -15,6 +15,7 @@ from ccfcpp.core.config_layers import C, flatten, unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
+from ccfcpp.data.vectors import refuse_mask
 from ccfcpp.runs.pipeline import Pipeline, R
 
 Names = NDArray[np.integer | np.str_ | np.object_]
@@ -124,11 +125,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
 
 def as_plain_array(values: object, name: str) -> NDArray[Any]:
-    """Return the argument ``name`` as an array; refuse masked values, which would be read."""
-    if np.ma.is_masked(values):
-        raise UsageError(
-            f"{name} has masked values, which would be read as any other: leave their samples out"
-        )
+    """Return the argument ``name`` as an array; refuse masked values."""
+    refuse_mask(values, name)
     return np.asarray(values)
 
 
